@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * Layout of the records that the BPF programs put on the ring. All integers are
+ * in host order (little endian on both supported architectures), every struct
+ * is padded by name, and each record is one of the *_rec structs followed by
+ * h.len payload bytes. bpf/event decodes exactly this layout; a test compares
+ * the two through BTF.
+ */
+#pragma once
+
+enum record_kind {
+	REC_FRAME = 1, /* one ZeroMQ frame, or a chunk of a long one */
+	REC_HTTP = 2,  /* bytes of one socket read or write, or a connection's end */
+	REC_EXIT = 3,  /* a watched process exited */
+	REC_LOSS = 4,  /* made by the agent: records lost, by reason */
+	REC_CLOCK = 5, /* made by the agent: CLOCK_REALTIME against CLOCK_MONOTONIC */
+};
+
+struct rec_header {
+	__u64 ts;   /* CLOCK_MONOTONIC, ns */
+	__u32 kind; /* enum record_kind */
+	__u32 pid;  /* process (tgid) in the agent's PID namespace */
+	__u32 tid;  /* thread in the agent's PID namespace */
+	__u32 len;  /* payload bytes after the record struct */
+};
+
+enum frame_dir {
+	FRAME_SEND = 1, /* zmq_msg_send entered */
+	FRAME_RECV = 2, /* zmq_msg_recv returned */
+};
+
+enum frame_flags {
+	FRAME_MORE = 1,    /* another frame of the same message follows */
+	FRAME_CUT = 2,     /* bytes of this frame were left out between the chunks */
+	FRAME_RECEIPT = 4, /* only the last bytes were copied, to recognise the frame */
+};
+
+struct frame_rec {
+	struct rec_header h;
+	__u64 sock;  /* address of the socket object in the process */
+	__u64 frame; /* id shared by the chunks of one frame: its first timestamp */
+	__u32 size;  /* size of the whole frame */
+	__u32 off;   /* where this payload begins within the frame */
+	__u16 part;  /* position of the frame in its message, from 0 */
+	__u8 dir;    /* enum frame_dir */
+	__u8 flags;  /* enum frame_flags */
+	__u32 pad;
+};
+
+enum http_dir {
+	HTTP_READ = 1,  /* the process read from the socket: the request */
+	HTTP_WRITE = 2, /* the process wrote to the socket: the response */
+	HTTP_CLOSE = 3, /* the socket was closed, or the peer closed (size 0 read) */
+};
+
+enum http_flags {
+	HTTP_MIDSTREAM = 1, /* the connection was open before it was first seen */
+	HTTP_CUT = 2,       /* this call moved more bytes than were copied */
+	HTTP_EOF = 4,       /* with HTTP_CLOSE: the peer closed first */
+	HTTP_RESET = 8,     /* with HTTP_CLOSE: the peer reset the connection */
+};
+
+struct http_rec {
+	struct rec_header h;
+	__u64 conn;         /* id of the connection: the time it was first seen */
+	__u64 off;          /* bytes moved before this call in this direction */
+	__u64 skipped_last; /* time of the latest call not copied, 0 if none */
+	__u32 size;         /* bytes this call moved */
+	__u32 skipped;      /* calls in this direction not copied since the last record */
+	__u32 fd;
+	__u16 lport; /* local port */
+	__u16 rport; /* remote port */
+	__u8 dir;    /* enum http_dir */
+	__u8 flags;  /* enum http_flags */
+	__u16 pad;
+	__u32 pad2;
+};
+
+struct exit_rec {
+	struct rec_header h;
+	__u32 code; /* wait status of the process */
+	__u32 pad;
+};
+
+/* Why a record, or a part of one, is missing. Index of the loss counters. */
+enum loss_reason {
+	LOSS_RING_FULL = 0,  /* no room on the ring */
+	LOSS_FAULT = 1,      /* the target's memory could not be read */
+	LOSS_MAP_FULL = 2,   /* no room in a map of state */
+	LOSS_UNMATCHED = 3,  /* a return without its entry */
+	LOSS_UNKNOWN_MSG = 4, /* a ZeroMQ message of a type that is not known */
+	LOSS_TRUNCATED = 5,  /* a payload longer than its cap: the rest was left out */
+	LOSS_REASONS = 6,
+};
+
+struct loss_rec {
+	struct rec_header h;
+	__u64 lost[LOSS_REASONS]; /* totals since attach */
+};
+
+struct clock_rec {
+	struct rec_header h; /* ts: the monotonic side */
+	__u64 wall;          /* CLOCK_REALTIME at ts, ns since the epoch */
+};

@@ -1,0 +1,3 @@
+module inferspan
+
+go 1.26

@@ -1,0 +1,79 @@
+// Package target finds engine processes on the host and gathers the facts about
+// them that probes and decoders need.
+package target
+
+import "inferspan/correlate/signal"
+
+// Role is what a process does in its engine.
+type Role string
+
+// Roles.
+const (
+	RoleAPIServer   Role = "api_server"  // serves HTTP, talks to the cores
+	RoleCore        Role = "engine_core" // scheduler
+	RoleWorker      Role = "worker"      // model execution
+	RoleLauncher    Role = "launcher"    // starts API servers, serves no requests itself
+	RoleCoordinator Role = "dp_coordinator"
+	RoleOffline     Role = "offline" // a Python program that uses the engine as a library
+	RoleOther       Role = "other"
+)
+
+// Engine is one engine instance with its processes. It is stored in recordings
+// as JSON: nothing in decoding may need more than this.
+type Engine struct {
+	ID          signal.EngineID `json:"id"`
+	Kind        string          `json:"kind"` // "vllm", "sglang"
+	Version     string          `json:"version,omitempty"`
+	Model       string          `json:"model,omitempty"`        // path or hub name
+	ServedNames []string        `json:"served_names,omitempty"` // first one is reported
+	PDRole      string          `json:"pd_role,omitempty"`      // "none", "producer", "consumer"; "" = not known
+	Processes   []Process       `json:"processes"`
+	// Structs has the field order of the engine's message classes, read from the
+	// live process: class name -> field names.
+	Structs map[string][]string `json:"structs,omitempty"`
+	// Enums has the members of enums in messages: class name -> value -> member name.
+	Enums map[string]map[int64]string `json:"enums,omitempty"`
+	// Defaults has defaults of message fields that the wire leaves out: class -> field -> value.
+	Defaults map[string]map[string]any `json:"defaults,omitempty"`
+	// FactSource says where Structs come from: "live", "table" (by version), "".
+	FactSource string `json:"fact_source,omitempty"`
+	// Tokenizer is the path of tokenizer.json seen from the host, "" if not found.
+	Tokenizer string   `json:"tokenizer,omitempty"`
+	Problems  []string `json:"problems,omitempty"` // what cannot be traced, and why
+}
+
+// Process is one process of an engine.
+type Process struct {
+	PID         int      `json:"pid"`    // in the agent's PID namespace
+	NSPID       int      `json:"ns_pid"` // in its own
+	PPID        int      `json:"ppid"`
+	Start       uint64   `json:"start"` // clock ticks after boot: tells a reused PID apart
+	Role        Role     `json:"role"`
+	Index       int      `json:"index"` // API server or core index, worker rank; 0 if single
+	Comm        string   `json:"comm"`
+	Cmdline     []string `json:"cmdline,omitempty"` // secrets blanked
+	Python      Python   `json:"python"`
+	ContainerID string   `json:"container_id,omitempty"`
+	Ports       []int    `json:"ports,omitempty"` // TCP ports it listens on
+	ZMQ         *Library `json:"zmq,omitempty"`   // the libzmq it maps
+	TLS         bool     `json:"tls,omitempty"`   // serves HTTP over TLS
+	Seccomp     bool     `json:"seccomp,omitempty"`
+	ServiceName string   `json:"service_name,omitempty"` // OTEL_SERVICE_NAME of the process
+	ResourceEnv string   `json:"resource_env,omitempty"` // OTEL_RESOURCE_ATTRIBUTES of the process
+}
+
+// Python describes an interpreter.
+type Python struct {
+	Version  string `json:"version,omitempty"` // "3.12.1"
+	Linkage  string `json:"linkage,omitempty"` // "shared" (libpython), "static"
+	Stripped bool   `json:"stripped,omitempty"`
+	Path     string `json:"path,omitempty"` // file that holds the interpreter, as the process sees it
+}
+
+// Library is a mapped file.
+type Library struct {
+	Path    string `json:"path"`     // as the process sees it
+	MapFile string `json:"map_file"` // path to open it by, through /proc
+	Dev     uint64 `json:"dev"`
+	Ino     uint64 `json:"ino"`
+}
