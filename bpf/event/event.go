@@ -109,12 +109,14 @@ type Frame struct {
 	Flags uint8
 }
 
-// HTTP describes one socket call or a connection's end.
+// HTTP describes one socket call, a part of a long one, or a connection's end.
+// Data is the bytes [Off, Off+len(Data)) of the stream in this direction; the
+// parts of one call share Time.
 type HTTP struct {
 	Conn        uint64 // id of the connection
-	Off         uint64 // bytes moved before this call in this direction
+	Off         uint64 // bytes moved before Data in this direction
 	SkippedLast uint64 // time of the latest call not copied, 0 if none
-	Size        uint32 // bytes the call moved
+	Size        uint32 // bytes the record stands for: len(Data), or more with HTTPCut
 	Skipped     uint32 // calls in this direction not copied since the last record
 	FD          uint32
 	LocalPort   uint16

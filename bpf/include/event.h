@@ -60,12 +60,20 @@ enum http_flags {
 	HTTP_RESET = 8,     /* with HTTP_CLOSE: the peer reset the connection */
 };
 
+/*
+ * The payload is the bytes [off, off + h.len) of the connection's stream in
+ * this direction. A call of more than one record's worth is several records
+ * that share h.ts, each with its own off. size is what the record stands for:
+ * h.len, or with HTTP_CUT more, when what followed the payload was not copied.
+ * A write kept by its end only (the last ones of a response) has off at the
+ * first byte kept and no HTTP_CUT: the jump of off shows what is missing.
+ */
 struct http_rec {
 	struct rec_header h;
 	__u64 conn;         /* id of the connection: the time it was first seen */
-	__u64 off;          /* bytes moved before this call in this direction */
+	__u64 off;          /* bytes moved before this payload in this direction */
 	__u64 skipped_last; /* time of the latest call not copied, 0 if none */
-	__u32 size;         /* bytes this call moved */
+	__u32 size;         /* bytes this record stands for */
 	__u32 skipped;      /* calls in this direction not copied since the last record */
 	__u32 fd;
 	__u16 lport; /* local port */
