@@ -1,0 +1,81 @@
+package python
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrOpaque says that an object has no Go counterpart.
+var ErrOpaque = errors.New("object has no plain value")
+
+// Plain converts an object to Go: None to nil, bool, int to int64, float to float64,
+// str to string, bytes to []byte, list, tuple and set to []any, dict with str keys
+// to map[string]any. An Enum member that is no int or str becomes its value.
+// Anything else gives ErrOpaque, more than limit objects or 32 levels ErrLimit.
+// An int Enum member becomes an int64.
+func (v Value) Plain(limit int) (any, error) {
+	n := limit
+	return v.plain(&n, 32)
+}
+
+func (v Value) plain(left *int, depth int) (any, error) {
+	// A cycle runs into these.
+	if *left--; *left < 0 || depth == 0 {
+		return nil, fmt.Errorf("converting a nested object: %w", ErrLimit)
+	}
+	switch k := v.Kind(); k {
+	case None:
+		return nil, nil
+	case Bool:
+		return anyOf(v.Bool())
+	case Int:
+		return anyOf(v.Int())
+	case Float:
+		return anyOf(v.Float())
+	case Str:
+		return anyOf(v.Str())
+	case Bytes:
+		return anyOf(v.Bytes())
+	case List, Tuple, Set:
+		elems, err := v.List(*left)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]any, len(elems))
+		for i, e := range elems {
+			if out[i], err = e.plain(left, depth-1); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case Dict:
+		items, err := v.Items(*left)
+		if err != nil {
+			return nil, err
+		}
+		out := make(map[string]any, len(items))
+		for _, it := range items {
+			key, err := it.Key.Str()
+			if err != nil {
+				return nil, err
+			}
+			if out[key], err = it.Value.plain(left, depth-1); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	if v.in != nil && v.typ.flags&flagType == 0 {
+		if val, err := v.Attr("_value_"); err == nil {
+			return val.plain(left, depth-1)
+		}
+	}
+	return nil, fmt.Errorf("object of type %s: %w", v.TypeName(), ErrOpaque)
+}
+
+func anyOf[T any](v T, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}

@@ -1,0 +1,337 @@
+package python
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
+
+// A dict is a table of keys, in order of insertion, with the values beside the
+// keys (combined) or in an array of their own (split: the keys are then shared
+// by the instances of a class).
+
+// keyTable is a PyDictKeysObject.
+type keyTable struct {
+	addr     uint64
+	entries  uint64 // address of the first entry
+	n        int    // entries used, deleted ones too
+	size     int    // bytes of an entry
+	keyAt    int
+	valueAt  int
+	capacity int
+}
+
+func (in *Interp) keyTable(addr uint64) (keyTable, error) {
+	l := &in.layout
+	if addr == 0 || addr%8 != 0 {
+		return keyTable{}, corrupt(addr, "bad address of dict keys")
+	}
+	b := make([]byte, l.KeysIndices)
+	if err := in.read(addr, b); err != nil {
+		return keyTable{}, err
+	}
+	// Entries are {hash, key, value}, or {key, value} where all keys are str (3.11+).
+	t := keyTable{addr: addr, size: 24, keyAt: 8, valueAt: 16}
+	var indexBytes uint64
+	if l.KeysSize >= 0 {
+		size := u64at(b, l.KeysSize)
+		switch {
+		case size == 0 || size&(size-1) != 0 || size > maxItems*4:
+			return keyTable{}, corrupt(addr, "size of dict keys")
+		case size <= 0xff:
+			indexBytes = size
+		case size <= 0xffff:
+			indexBytes = size * 2
+		default:
+			indexBytes = size * 4
+		}
+		t.capacity = int(size)
+	} else {
+		log2, log2bytes, kind := b[l.KeysLog2Size], b[l.KeysLog2IndexBytes], b[l.KeysKind]
+		if log2 > 22 || log2bytes < 3 || log2bytes > log2+3 && log2bytes != 3 || kind > 2 {
+			return keyTable{}, corrupt(addr, "size of dict keys")
+		}
+		if kind != 0 {
+			t.size, t.keyAt, t.valueAt = 16, 0, 8
+		}
+		indexBytes = 1 << log2bytes
+		t.capacity = 1 << log2
+	}
+	n := int64(u64at(b, l.KeysEntries))
+	if n < 0 || n > int64(t.capacity) {
+		return keyTable{}, corrupt(addr, "number of dict entries")
+	}
+	t.n = int(n)
+	t.entries = addr + uint64(l.KeysIndices) + indexBytes
+	return t, nil
+}
+
+// storage is where the values of a dict or of an instance are.
+type storage struct {
+	keys   uint64 // PyDictKeysObject
+	values uint64 // address of the first value of a split table, 0 if combined
+	limit  int    // values that fit there
+}
+
+func (v Value) dictStorage() (storage, error) {
+	l := &v.in.layout
+	b, err := v.object(l.DictValues + 8)
+	if err != nil {
+		return storage{}, err
+	}
+	s := storage{keys: u64at(b, l.DictKeys)}
+	if vals := u64at(b, l.DictValues); vals != 0 {
+		return v.in.splitStorage(s.keys, vals)
+	}
+	return s, nil
+}
+
+// splitStorage is the storage with values in the PyDictValues at addr.
+func (in *Interp) splitStorage(keys, addr uint64) (storage, error) {
+	l := &in.layout
+	s := storage{keys: keys, values: addr + uint64(l.ValuesStart), limit: maxItems}
+	if l.ValuesCapacity >= 0 {
+		b := make([]byte, l.ValuesStart)
+		if err := in.read(addr, b); err != nil {
+			return storage{}, err
+		}
+		s.limit = int(b[l.ValuesCapacity])
+	}
+	return s, nil
+}
+
+func (s storage) slot(t keyTable, i int) uint64 {
+	if s.values != 0 {
+		return s.values + 8*uint64(i)
+	}
+	return t.entries + uint64(t.size*i+t.valueAt)
+}
+
+// find looks a name up in a storage; the result is the address of the reference.
+// ok is false if there is no such key. The caller checks that the storage is
+// still in use.
+func (in *Interp) find(s storage, name string) (slot uint64, ok bool, err error) {
+	t, err := in.keyTable(s.keys)
+	if err != nil {
+		return 0, false, err
+	}
+	entries := make([]byte, t.n*t.size)
+	if err := in.readSome(t.entries, entries); err != nil {
+		return 0, false, err
+	}
+	idx := make([]int, 0, t.n)
+	keys := make([]uint64, 0, t.n)
+	for i := range t.n {
+		if k := u64at(entries, t.size*i+t.keyAt); k != 0 {
+			idx, keys = append(idx, i), append(keys, k)
+		}
+	}
+	at, err := in.matchKey(keys, name)
+	if err != nil {
+		return 0, false, err
+	}
+	if at < 0 {
+		// Absent only if the table holds still.
+		again := make([]byte, len(entries))
+		t2, err := in.keyTable(s.keys)
+		if err != nil {
+			return 0, false, err
+		}
+		if err := in.readSome(t.entries, again); err != nil {
+			return 0, false, err
+		}
+		if t2 != t || !sameKeys(entries, again, t) {
+			return 0, false, fmt.Errorf("dict keys at %#x: %w", s.keys, ErrUnstable)
+		}
+		return 0, false, nil
+	}
+	i := idx[at]
+	if s.values != 0 && i >= s.limit {
+		return 0, false, nil
+	}
+	key, err := in.u64(t.entries + uint64(t.size*i+t.keyAt))
+	if err != nil {
+		return 0, false, err
+	}
+	if key != keys[at] {
+		return 0, false, fmt.Errorf("dict keys at %#x: %w", s.keys, ErrUnstable)
+	}
+	return s.slot(t, i), true, nil
+}
+
+func (in *Interp) readSome(addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	return in.read(addr, b)
+}
+
+func sameKeys(a, b []byte, t keyTable) bool {
+	for i := range t.n {
+		if u64at(a, t.size*i+t.keyAt) != u64at(b, t.size*i+t.keyAt) {
+			return false
+		}
+	}
+	return true
+}
+
+// matchKey returns the position of the key that is the str name, -1 if none is.
+func (in *Interp) matchKey(keys []uint64, name string) (int, error) {
+	l := &in.layout
+	for i := range len(name) {
+		if name[i] >= 0x80 {
+			return -1, fmt.Errorf("looking up %q: names must be ASCII: %w", name, ErrType)
+		}
+	}
+	size := (l.StrASCIISize + len(name) + 7) &^ 7
+	const chunk = 1024
+	for from := 0; from < len(keys); from += chunk {
+		part := keys[from:min(len(keys), from+chunk)]
+		buf, err := in.batch(part, size)
+		if err != nil {
+			return -1, err
+		}
+		for i := range part {
+			b := buf[i*size : (i+1)*size]
+			typ := u64at(b, objType)
+			if typ == 0 || in.strType != 0 && typ != in.strType || u64at(b, l.StrLength) != uint64(len(name)) {
+				continue
+			}
+			h, err := in.strHead(part[i], b)
+			if err != nil || !h.compact || !h.ascii {
+				continue
+			}
+			if string(b[l.StrASCIISize:][:len(name)]) == name {
+				return from + i, nil
+			}
+		}
+	}
+	return -1, nil
+}
+
+// Key returns the value of a dict under a str key. A missing key gives
+// ErrNotFound. The key must be ASCII.
+func (v Value) Key(name string) (Value, error) {
+	if err := v.need(flagDict, "dict"); err != nil {
+		return Value{}, err
+	}
+	e, err := retry(func() (Value, error) {
+		s, err := v.dictStorage()
+		if err != nil {
+			return Value{}, err
+		}
+		e, err := v.in.lookup(s, name)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return Value{}, err
+		}
+		if s2, err := v.dictStorage(); err != nil || s2 != s {
+			return Value{}, fmt.Errorf("dict at %#x: %w", v.addr, ErrUnstable)
+		}
+		return e, err
+	})
+	if err != nil {
+		return Value{}, fmt.Errorf("key %q: %w", name, err)
+	}
+	return e, nil
+}
+
+// lookup returns the value under a name in a storage, or ErrNotFound.
+func (in *Interp) lookup(s storage, name string) (Value, error) {
+	slot, ok, err := in.find(s, name)
+	if err != nil {
+		return Value{}, err
+	}
+	if !ok {
+		return Value{}, ErrNotFound
+	}
+	return in.follow(slot)
+}
+
+// Items returns the entries of a dict in their order; more than limit gives ErrLimit.
+func (v Value) Items(limit int) ([]Item, error) {
+	if err := v.need(flagDict, "dict"); err != nil {
+		return nil, err
+	}
+	l := &v.in.layout
+	return retry(func() ([]Item, error) {
+		s, err := v.dictStorage()
+		if err != nil {
+			return nil, err
+		}
+		items, err := v.in.items(s, limit)
+		if err != nil {
+			return nil, err
+		}
+		b, err := v.object(l.DictUsed + 8)
+		if err != nil {
+			return nil, err
+		}
+		if s2, err := v.dictStorage(); err != nil || s2 != s || u64at(b, l.DictUsed) != uint64(len(items)) {
+			return nil, fmt.Errorf("dict at %#x: %w", v.addr, ErrUnstable)
+		}
+		return items, nil
+	})
+}
+
+// items reads all entries of a storage twice and returns them if they are equal.
+func (in *Interp) items(s storage, limit int) ([]Item, error) {
+	look := func() (keyTable, []byte, []byte, error) {
+		t, err := in.keyTable(s.keys)
+		if err != nil {
+			return t, nil, nil, err
+		}
+		// Deleted entries count here: a dict that had many is refused, too.
+		if t.n > max(limit*4, 64) {
+			return t, nil, nil, fmt.Errorf("dict of %d entries: %w", t.n, ErrLimit)
+		}
+		entries := make([]byte, t.n*t.size)
+		if err := in.readSome(t.entries, entries); err != nil {
+			return t, nil, nil, err
+		}
+		var values []byte
+		if s.values != 0 {
+			values = make([]byte, 8*min(t.n, s.limit))
+			if err := in.readSome(s.values, values); err != nil {
+				return t, nil, nil, err
+			}
+		}
+		return t, entries, values, nil
+	}
+	t, entries, values, err := look()
+	if err != nil {
+		return nil, err
+	}
+	var out []Item
+	for i := range t.n {
+		key := u64at(entries, t.size*i+t.keyAt)
+		val := u64at(entries, t.size*i+t.valueAt)
+		if s.values != 0 {
+			if val = 0; 8*i < len(values) {
+				val = u64at(values, 8*i)
+			}
+		}
+		if key == 0 || val == 0 {
+			continue
+		}
+		if len(out) == limit {
+			return nil, fmt.Errorf("dict of more than %d entries: %w", limit, ErrLimit)
+		}
+		k, err := in.value(key, t.entries+uint64(t.size*i+t.keyAt))
+		if err != nil {
+			return nil, err
+		}
+		v, err := in.value(val, s.slot(t, i))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Item{k, v})
+	}
+	t2, entries2, values2, err := look()
+	if err != nil {
+		return nil, err
+	}
+	if t2 != t || !bytes.Equal(entries, entries2) || !bytes.Equal(values, values2) {
+		return nil, fmt.Errorf("dict keys at %#x: %w", s.keys, ErrUnstable)
+	}
+	return out, nil
+}

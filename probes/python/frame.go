@@ -1,0 +1,170 @@
+package python
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Frame is a function that a thread is running. Frames come and go: one near
+// the bottom of the stack of a server holds still, one near the top does not.
+type Frame struct {
+	in   *Interp
+	addr uint64
+	code Value
+	Name string // qualified name ("EngineCoreProc.run_engine_core"); before 3.11 the plain name
+	File string // co_filename
+}
+
+// MainFrames returns the Python frames of the main thread, innermost first. Where the
+// stack changes too fast to be walked, ErrUnstable.
+func (in *Interp) MainFrames() ([]Frame, error) {
+	return retry(func() ([]Frame, error) {
+		ts, err := in.mainThread()
+		if err != nil {
+			return nil, fmt.Errorf("finding the main thread: %w", err)
+		}
+		return in.frames(ts)
+	})
+}
+
+// mainThread returns the thread state of the main thread: the one whose native id is
+// that of the process, else the oldest, which is the last in the list.
+func (in *Interp) mainThread() (uint64, error) {
+	l := &in.layout
+	ts, err := in.u64(in.addr + uint64(l.InterpThreads))
+	if err != nil {
+		return 0, err
+	}
+	var last uint64
+	for range maxThreads {
+		if ts == 0 {
+			break
+		}
+		last = ts
+		if l.ThreadNativeID >= 0 && in.nativePID != 0 {
+			id, err := in.u64(ts + uint64(l.ThreadNativeID))
+			if err != nil {
+				return 0, err
+			}
+			if id == uint64(in.nativePID) {
+				return ts, nil
+			}
+		}
+		if ts, err = in.u64(ts + uint64(l.ThreadNext)); err != nil {
+			return 0, err
+		}
+	}
+	if last == 0 {
+		return 0, ErrNotFound
+	}
+	return last, nil
+}
+
+func (in *Interp) frames(ts uint64) ([]Frame, error) {
+	l := &in.layout
+	if l.ThreadCFrame >= 0 {
+		cf, err := in.u64(ts + uint64(l.ThreadCFrame))
+		if err != nil {
+			return nil, err
+		}
+		ts = cf
+	}
+	addr, err := in.u64(ts + uint64(l.ThreadFrame))
+	if err != nil {
+		return nil, err
+	}
+	var out []Frame
+	for range maxFrames {
+		if addr == 0 {
+			return out, nil
+		}
+		f, err := in.frame(addr)
+		switch {
+		case err == nil:
+			out = append(out, f)
+		case !errors.Is(err, ErrType): // a frame of C code has no code object
+			return nil, err
+		}
+		if addr, err = in.u64(addr + uint64(l.FramePrevious)); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("more than %d frames: %w", maxFrames, ErrLimit)
+}
+
+func (in *Interp) frame(addr uint64) (Frame, error) {
+	l := &in.layout
+	code, err := in.follow(addr + uint64(l.FrameCode))
+	if err != nil {
+		if errors.Is(err, ErrNotFound) {
+			err = ErrType
+		}
+		return Frame{}, err
+	}
+	if code.TypeName() != "code" {
+		return Frame{}, ErrType
+	}
+	name := l.CodeQualname
+	if name < 0 {
+		name = l.CodeName
+	}
+	f := Frame{in: in, addr: addr, code: code}
+	for _, s := range []struct {
+		off int
+		to  *string
+	}{{name, &f.Name}, {l.CodeFilename, &f.File}} {
+		v, err := in.follow(code.addr + uint64(s.off))
+		if err != nil {
+			return Frame{}, err
+		}
+		if *s.to, err = v.Str(); err != nil {
+			return Frame{}, err
+		}
+	}
+	return f, nil
+}
+
+// Local returns a local variable of the frame. ErrNotFound if there is none or
+// it is not set.
+// Before 3.11 only parameters and plain local variables are found.
+func (f Frame) Local(name string) (Value, error) {
+	if f.in == nil {
+		return Value{}, fmt.Errorf("local %s of no frame: %w", name, ErrNotFound)
+	}
+	l := &f.in.layout
+	v, err := retry(func() (Value, error) {
+		names, err := f.in.follow(f.code.addr + uint64(l.CodeLocalNames))
+		if err != nil {
+			return Value{}, err
+		}
+		list, err := names.List(maxName)
+		if err != nil {
+			return Value{}, err
+		}
+		for i, n := range list {
+			s, err := n.Str()
+			if err != nil {
+				return Value{}, err
+			}
+			if s != name {
+				continue
+			}
+			v, err := f.in.follow(f.addr + uint64(l.FrameLocals+8*i))
+			if err != nil {
+				return Value{}, err
+			}
+			if v.TypeName() == "cell" { // captured by an inner function
+				if v, err = f.in.follow(v.addr + uint64(l.CellRef)); err != nil {
+					return Value{}, err
+				}
+			}
+			// The frame may have been left meanwhile, and its place reused.
+			return v, f.code.still()
+		}
+		return Value{}, ErrNotFound
+	})
+	if err != nil {
+		return Value{}, fmt.Errorf("local %s of %s: %w", name, f.Name, err)
+	}
+	return v, nil
+}

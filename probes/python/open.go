@@ -1,0 +1,232 @@
+package python
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"inferspan/probes/procfs"
+)
+
+// Info describes an interpreter.
+type Info struct {
+	Version  string // "3.12.1"
+	Shared   bool   // in a libpython rather than in the executable
+	Stripped bool   // has no symbol table besides the dynamic one
+	Path     string // file that holds the interpreter, as the process sees it
+}
+
+// Interp is the main interpreter of a process.
+type Interp struct {
+	Info
+	mem    Memory
+	layout layout
+	debug  *debugOffsets // 3.13+
+	addr   uint64        // PyInterpreterState
+
+	modules   Value
+	nativePID int // id of the main thread in its own PID namespace, 0 if not known
+
+	// Built-in types and singletons.
+	typeType, strType, intType, floatType, boolType uint64
+	bytesType, listType, tupleType, dictType        uint64
+	setType, frozensetType                          uint64
+	none, true_, false_                             uint64
+}
+
+// image is the file that holds an interpreter and where it is mapped.
+type image struct {
+	info    Info
+	runtime uint64 // address of _PyRuntime
+	version uint64 // address of Py_Version, 0 if there is none
+	name    minor  // by the file's name, zero if it does not say
+}
+
+// Open finds the interpreter of a process. Errors: ErrNotPython, ErrGone,
+// ErrUnsupported with the reason, os.ErrPermission.
+func Open(pid int) (*Interp, error) { return OpenFS(procfs.FS{}, pid) }
+
+// OpenFS is Open with another proc mount.
+func OpenFS(fs procfs.FS, pid int) (*Interp, error) {
+	maps, err := fs.Maps(pid)
+	if err != nil {
+		return nil, err
+	}
+	img, err := findImage(fs, pid, maps)
+	if err != nil {
+		return nil, err
+	}
+	in, err := attach(Process{PID: pid}, img)
+	if err != nil {
+		return nil, fmt.Errorf("reading the interpreter of process %d: %w", pid, err)
+	}
+	if st, err := fs.Status(pid); err == nil {
+		in.nativePID = st.NSPID
+	}
+	return in, nil
+}
+
+var (
+	libName = regexp.MustCompile(`^libpython(\d+)\.(\d+)[a-z]*\.so`)
+	binName = regexp.MustCompile(`^python(\d+)?(?:\.(\d+))?`)
+)
+
+// Candidates returns the mappings that may hold an interpreter: one for each
+// file, a libpython first, then the executable.
+func Candidates(fs procfs.FS, pid int, maps []procfs.Mapping) []procfs.Mapping {
+	var libs, bins []procfs.Mapping
+	seen := make(map[[2]uint64]bool)
+	exe, _ := os.Readlink(fs.Path(pid, "exe"))
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	for _, m := range maps {
+		id := [2]uint64{m.Dev, m.Ino}
+		if m.Ino == 0 || seen[id] {
+			continue
+		}
+		base := path.Base(m.Path)
+		switch {
+		case libName.MatchString(base):
+			libs = append(libs, m)
+		case m.Path == exe, binName.MatchString(base) && m.Exec():
+			bins = append(bins, m)
+		default:
+			continue
+		}
+		seen[id] = true
+	}
+	return append(libs, bins...)
+}
+
+func findImage(fs procfs.FS, pid int, maps []procfs.Mapping) (image, error) {
+	var firstErr error
+	for _, m := range Candidates(fs, pid, maps) {
+		img, err := imageOf(fs, pid, m, maps)
+		if err == nil {
+			return img, nil
+		}
+		if firstErr == nil && !errors.Is(err, ErrNotPython) {
+			firstErr = err
+		}
+	}
+	if firstErr != nil {
+		return image{}, fmt.Errorf("finding the interpreter of process %d: %w", pid, firstErr)
+	}
+	return image{}, fmt.Errorf("process %d: %w", pid, ErrNotPython)
+}
+
+func imageOf(fs procfs.FS, pid int, m procfs.Mapping, maps []procfs.Mapping) (image, error) {
+	file, _, err := fs.OpenMapped(pid, m)
+	if err != nil {
+		return image{}, err
+	}
+	defer file.Close()
+	syms, err := readSymbols(file)
+	if err != nil {
+		return image{}, fmt.Errorf("%s: %w", m.Path, err)
+	}
+	bias, err := syms.bias(m, maps)
+	if err != nil {
+		return image{}, fmt.Errorf("%s: %w", m.Path, err)
+	}
+	img := image{
+		info:    Info{Stripped: syms.stripped, Path: m.Path},
+		runtime: bias + syms.runtime,
+	}
+	if syms.version != 0 {
+		img.version = bias + syms.version
+	}
+	base := path.Base(m.Path)
+	w := libName.FindStringSubmatch(base)
+	if w != nil {
+		img.info.Shared = true
+	} else {
+		w = binName.FindStringSubmatch(base)
+	}
+	if w != nil && w[1] != "" && w[2] != "" {
+		img.name[0], _ = strconv.Atoi(w[1])
+		img.name[1], _ = strconv.Atoi(w[2])
+	}
+	return img, nil
+}
+
+type symbols struct {
+	runtime, version uint64
+	stripped         bool
+	loads            []elf.ProgHeader
+}
+
+// maxTable bounds a symbol table; those of CPython have some 2,000 dynamic and
+// 20,000 other entries of 24 bytes.
+const maxTable = 64 << 20
+
+func readSymbols(r io.ReaderAt) (symbols, error) {
+	f, err := elf.NewFile(r)
+	if err != nil {
+		return symbols{}, fmt.Errorf("%w: %w", ErrNotPython, err)
+	}
+	if f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB {
+		return symbols{}, fmt.Errorf("%w: %v, %v", ErrUnsupported, f.Class, f.Data)
+	}
+	s := symbols{stripped: true}
+	for _, sec := range f.Sections {
+		if sec.Type == elf.SHT_SYMTAB {
+			s.stripped = false
+		}
+		if (sec.Type == elf.SHT_SYMTAB || sec.Type == elf.SHT_DYNSYM || sec.Type == elf.SHT_STRTAB) && sec.FileSize > maxTable {
+			return symbols{}, fmt.Errorf("%s of %d bytes: %w", sec.Name, sec.FileSize, ErrLimit)
+		}
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD {
+			s.loads = append(s.loads, p.ProgHeader)
+		}
+	}
+	s.pick(f.DynamicSymbols())
+	if s.runtime == 0 && !s.stripped {
+		s.pick(f.Symbols())
+	}
+	if s.runtime == 0 {
+		return symbols{}, fmt.Errorf("no _PyRuntime: %w", ErrNotPython)
+	}
+	return s, nil
+}
+
+func (s *symbols) pick(syms []elf.Symbol, err error) {
+	if err != nil {
+		return
+	}
+	for _, y := range syms {
+		if y.Section == elf.SHN_UNDEF {
+			continue
+		}
+		switch y.Name {
+		case "_PyRuntime":
+			s.runtime = y.Value
+		case "Py_Version":
+			s.version = y.Value
+		}
+	}
+}
+
+// bias returns what to add to an address in the file: where its first segment
+// lies minus where the file says it lies.
+func (s *symbols) bias(of procfs.Mapping, maps []procfs.Mapping) (uint64, error) {
+	page := uint64(os.Getpagesize())
+	for _, m := range maps {
+		if m.Dev != of.Dev || m.Ino != of.Ino {
+			continue
+		}
+		for _, l := range s.loads {
+			if l.Off&^(page-1) == m.Offset {
+				return m.Start - l.Vaddr&^(page-1), nil
+			}
+		}
+	}
+	return 0, errors.New("no segment of the file is mapped")
+}
