@@ -34,6 +34,7 @@ func run() error {
 	plain := flag.Bool("plain", false, "give no request a traceparent or x-request-id")
 	out := flag.String("log", "", "`file` for the log (default: standard output)")
 	list := flag.Bool("list", false, "list the scenarios and end")
+	loop := flag.Duration("for", 0, "play the scenarios again, with other seeds, until this much time is over")
 	limit := flag.Duration("limit", 10*time.Minute, "end after this long")
 	flag.Parse()
 
@@ -76,22 +77,12 @@ func run() error {
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	bad := 0
-	for _, s := range chosen {
-		start := time.Now()
-		log, err := workload.Run(ctx, s, workload.Options{BaseURL: *base, Seed: *seed, Count: *count, Concurrency: *conc, Trace: *trace, Plain: *plain})
-		for i := range log {
-			if err := enc.Encode(&log[i]); err != nil {
-				return fmt.Errorf("writing the log: %w", err)
-			}
-		}
-		lines := workload.Check(log)
-		bad += len(lines)
-		fmt.Fprintf(os.Stderr, "%-12s %3d requests in %.1f s\n", s.Name, len(log), time.Since(start).Seconds())
-		for _, l := range lines {
-			fmt.Fprintln(os.Stderr, "  "+l)
-		}
+	began := time.Now()
+	for round := uint64(0); round == 0 || time.Since(began) < *loop; round++ {
+		n, err := play(ctx, chosen, workload.Options{BaseURL: *base, Seed: *seed + round, Count: *count, Concurrency: *conc, Trace: *trace, Plain: *plain}, enc)
+		bad += n
 		if err != nil {
-			return fmt.Errorf("playing %s: %w", s.Name, err)
+			return err
 		}
 	}
 	if err := buf.Flush(); err != nil {
@@ -101,4 +92,27 @@ func run() error {
 		return fmt.Errorf("%d requests did not go as planned", bad)
 	}
 	return nil
+}
+
+// play plays the scenarios once and returns how many requests did not go as planned.
+func play(ctx context.Context, chosen []*workload.Scenario, o workload.Options, enc *json.Encoder) (bad int, err error) {
+	for _, s := range chosen {
+		start := time.Now()
+		log, err := workload.Run(ctx, s, o)
+		for i := range log {
+			if err := enc.Encode(&log[i]); err != nil {
+				return bad, fmt.Errorf("writing the log: %w", err)
+			}
+		}
+		lines := workload.Check(log)
+		bad += len(lines)
+		fmt.Fprintf(os.Stderr, "%-12s %3d requests in %.1f s\n", s.Name, len(log), time.Since(start).Seconds())
+		for _, l := range lines {
+			fmt.Fprintln(os.Stderr, "  "+l)
+		}
+		if err != nil {
+			return bad, fmt.Errorf("playing %s: %w", s.Name, err)
+		}
+	}
+	return bad, nil
 }

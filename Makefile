@@ -1,0 +1,80 @@
+# "make help" lists the targets.
+
+GO          ?= go
+CLANG_MAJOR := 14
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+ENGINE      := tests/engines/vllm
+GOTEST      := $(GO) run ./scripts/gotest
+BPF_SOURCES  = $(wildcard bpf/*.c bpf/include/*.h)
+
+export CGO_ENABLED = 0
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## the program: bin/inferspan, static, BPF objects embedded
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/inferspan ./cmd/tracer
+	$(GO) build -trimpath -o bin/workload ./tests/workload/cmd/workload
+
+.PHONY: test
+test: test-unit test-collector test-e2e ## every test except the long benchmark (root; installs a real engine)
+
+.PHONY: test-unit
+test-unit: ## tests that need no engine
+	$(GOTEST) -count=1 -timeout 15m ./...
+
+.PHONY: test-collector
+test-collector: build ## tests against a real OpenTelemetry Collector, in a module of its own
+	@if [ -f tests/collector/go.mod ]; then cd tests/collector && $(GO) -C ../.. build -o bin/gotest ./scripts/gotest && ../../bin/gotest -count=1 -timeout 20m ./...; \
+	else echo "tests/collector: skipped: no such module in this tree"; fi
+
+.PHONY: test-e2e
+test-e2e: build engine ## the real engine, traced (root)
+	INFERSPAN_E2E=1 $(GOTEST) -v -count=1 -timeout 35m ./tests/e2e/...
+
+.PHONY: engine
+engine: ## install the real engine for tests into the cache folder
+	$(ENGINE)/install.sh
+
+.PHONY: captures
+captures: build engine ## record the scenarios again: tests/captures/*.isr and their goldens (root)
+	tests/captures/make.sh
+
+.PHONY: demo
+demo: build engine ## trace a real engine under traffic and print the summary (root)
+	scripts/demo.sh
+
+.PHONY: bench
+bench: ## benchmarks of the pipeline on recordings
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+.PHONY: generate
+generate: ## BPF objects and generated Go (needs clang and llvm-strip $(CLANG_MAJOR))
+	@have=$$(clang --version | sed -n 's/.*version \([0-9]*\).*/\1/p'); [ "$$have" = $(CLANG_MAJOR) ] || { \
+	  echo "generate: the committed objects are made with clang $(CLANG_MAJOR), this is clang '$$have'" >&2; exit 1; }
+	$(GO) generate ./...
+
+.PHONY: check-generate
+check-generate: ## generate again and fail if anything committed differs
+	scripts/check-generate.sh
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, clang-format, shell syntax
+	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "gofmt: $$bad" >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	@if [ -n "$(BPF_SOURCES)" ]; then clang-format --dry-run -Werror $(BPF_SOURCES); fi
+	@for f in $$(git ls-files '*.sh' .ci/run); do bash -n $$f || exit 1; done
+
+.PHONY: image
+image: ## container image inferspan:$(VERSION)
+	docker build --build-arg VERSION=$(VERSION) -t inferspan:$(VERSION) .
+
+.PHONY: clean
+clean: ## remove what the targets above made in the tree
+	rm -rf bin out
