@@ -110,6 +110,13 @@ type RequestAborted struct {
 	IDs  []string
 }
 
+// CoreFailed: a core told its front ends that it has failed. It serves no more
+// requests; its process may live on for a while.
+type CoreFailed struct {
+	At   Mono
+	Core Core
+}
+
 // StepOutput: one message from a core to a front end: what a step gave to the
 // requests of that front end, or statistics only.
 type StepOutput struct {
@@ -306,6 +313,7 @@ func (*Clock) isSignal()          {}
 func (*Engine) isSignal()         {}
 func (*RequestAdded) isSignal()   {}
 func (*RequestAborted) isSignal() {}
+func (*CoreFailed) isSignal()     {}
 func (*StepOutput) isSignal()     {}
 func (*Delivered) isSignal()      {}
 func (*ExchangeBegin) isSignal()  {}

@@ -1,0 +1,334 @@
+// Package vllm reads the messages between vLLM's front ends and its engine
+// cores (V1) and turns them into signals.
+package vllm
+
+import (
+	"fmt"
+	"strings"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/target"
+	"inferspan/probes/wire"
+)
+
+// Types of the messages that a core receives (EngineCoreRequestType).
+const (
+	typeAdd   = 0x00
+	typeAbort = 0x01
+	typeLast  = 0x05 // the highest one known; all but the two above are ignored
+)
+
+// coreDead is what a core sends to every front end when it fails.
+const coreDead = "ENGINE_CORE_DEAD"
+
+// maxRunning bounds the requests whose front end is remembered, until the
+// sockets that lead to it are known.
+const maxRunning = 1 << 16
+
+// maxPending bounds the multi-frame messages in receipt at one time.
+const maxPending = 1 << 10
+
+// Options of a Decoder.
+type Options struct {
+	// Tokens asks for token ids and log-probabilities of the sampled tokens.
+	Tokens bool
+}
+
+// Stats are totals of a Decoder.
+type Stats struct {
+	Requests  uint64 // requests added
+	Aborts    uint64 // abort messages
+	Steps     uint64 // messages with outputs or statistics
+	Outputs   uint64 // outputs in them
+	Receipts  uint64 // messages that a front end received
+	Other     uint64 // messages between front end and core that carry no signal
+	NotOurs   uint64 // messages of other kinds
+	Broken    uint64 // messages that should be read and could not be
+	Truncated uint64 // messages read without what the kernel side left out
+}
+
+// Decoder reads the messages of one engine. It is deterministic and must be used
+// by one goroutine at a time. What it hands to emit is valid only during that call.
+type Decoder struct {
+	engine   signal.EngineID
+	schema   *schema
+	tokens   bool
+	defaults signal.Param
+	// coordinated: there is a coordinator, to which a core sends statistics of
+	// its own in the same form as outputs.
+	coordinated bool
+	facts       map[uint32]int // index of each known core
+	cores       map[uint32]*core
+	receiving   map[recvKey]signal.Delivered
+	stats       Stats
+	problem     error // of the last broken message
+
+	// Reused for every message.
+	request   signal.RequestAdded
+	abort     signal.RequestAborted
+	step      signal.StepOutput
+	delivered signal.Delivered
+	outputs   []signal.Output
+	events    []signal.EngineEvent
+	ids       []int64
+	logprobs  []float64
+	sched     signal.SchedulerStats
+}
+
+// core is what is known of one engine core process.
+type core struct {
+	id      signal.Core
+	running map[string]int // front end of each running request
+	clients map[uint64]int // front end that a sending socket leads to
+}
+
+type recvKey struct {
+	pid  uint32
+	sock uint64
+}
+
+// NewDecoder makes a Decoder for the engine that e describes. It fails if the
+// field order of the engine's messages is neither in e.Structs nor known for
+// exactly e.Version.
+func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
+	s, err := newSchema(e)
+	if err != nil {
+		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
+	}
+	d := &Decoder{engine: e.ID, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, receiving: map[recvKey]signal.Delivered{}}
+	for i := range e.Processes {
+		switch p := &e.Processes[i]; p.Role {
+		case target.RoleCore:
+			d.facts[uint32(p.PID)] = p.Index
+		case target.RoleCoordinator:
+			d.coordinated = true
+		}
+	}
+	return d, nil
+}
+
+// Stats returns the totals so far.
+func (d *Decoder) Stats() Stats { return d.stats }
+
+// Problem says why the latest broken message could not be read; nil if none was.
+func (d *Decoder) Problem() error { return d.problem }
+
+// Live tells whether field positions come from the engine's process and not
+// from the table of versions.
+func (d *Decoder) Live() bool { return d.schema.live }
+
+// Message reads one message of an engine core process, or the receipt of one in
+// a front end, and hands over what it says.
+func (d *Decoder) Message(m *wire.Message, emit func(signal.Signal)) {
+	if m.Receipt {
+		d.Receipt(m, emit)
+		return
+	}
+	var err error
+	switch kind := classify(m, d.schema); kind {
+	case kindAdd:
+		err = d.add(m, emit)
+	case kindAbort:
+		err = d.aborted(m, emit)
+	case kindOther:
+		d.stats.Other++
+	case kindOutputs:
+		err = d.outputsMessage(m, emit)
+	case kindDead:
+		d.stats.Other++
+		emit(&signal.CoreFailed{At: signal.Mono(m.End), Core: d.core(m.PID, 0).id})
+	default:
+		d.stats.NotOurs++
+	}
+	if err != nil {
+		d.stats.Broken++
+		d.problem = err
+	}
+}
+
+// kind is what a message is by its shape.
+type kind uint8
+
+const (
+	kindNotOurs kind = iota
+	kindAdd
+	kindAbort
+	kindOther
+	kindOutputs
+	kindDead
+)
+
+// classify tells a core's own messages from those of its other sockets
+// (workers, coordinator, handshake, event publishers).
+func classify(m *wire.Message, s *schema) kind {
+	p := &m.Parts[0]
+	if m.Dir == event.FrameRecv {
+		if len(m.Parts) < 2 || p.Size != 1 || len(p.Head) != 1 {
+			return kindNotOurs
+		}
+		switch t := p.Head[0]; {
+		case t == typeAdd:
+			return kindAdd
+		case t == typeAbort:
+			return kindAbort
+		case t <= typeLast:
+			return kindOther
+		}
+		return kindNotOurs
+	}
+	if string(p.Head) == coreDead {
+		return kindDead
+	}
+	r := reader{b: p.Head}
+	if n := r.array(); r.err != nil || n != len(s.outputs) {
+		return kindNotOurs
+	}
+	for _, f := range s.outputs {
+		c := r.peek()
+		switch {
+		case f == fieldOutputs:
+			if isArray(c) {
+				return kindOutputs
+			}
+			return kindNotOurs
+		case f == fieldEngineIndex && !isInt(c):
+			return kindNotOurs
+		}
+		r.skip()
+	}
+	return kindNotOurs
+}
+
+// core returns the state of a core process. index is the core's own word for its
+// position, used if the facts do not know the process.
+func (d *Decoder) core(pid uint32, index int) *core {
+	c := d.cores[pid]
+	if c == nil {
+		if i, ok := d.facts[pid]; ok {
+			index = i
+		}
+		c = &core{id: signal.Core{Engine: d.engine, Index: index, PID: pid}, running: map[string]int{}, clients: map[uint64]int{}}
+		d.cores[pid] = c
+	}
+	return c
+}
+
+// aborted reads an abort message: the payload is a list of ids.
+func (d *Decoder) aborted(m *wire.Message, emit func(signal.Signal)) error {
+	p := &m.Parts[1]
+	c := d.core(m.PID, 0)
+	r := reader{b: p.Head}
+	n := r.array()
+	d.abort = signal.RequestAborted{At: signal.Mono(m.End), Core: c.id, IDs: d.abort.IDs[:0]}
+	for range n {
+		id := r.str()
+		if r.err != nil {
+			break
+		}
+		d.abort.IDs = append(d.abort.IDs, string(id))
+		delete(c.running, string(id))
+	}
+	switch {
+	case r.err == errShort && !p.Whole():
+		d.stats.Truncated++
+	case r.err == nil && len(r.b) > 0:
+		r.err = errTrail
+		fallthrough
+	case r.err != nil:
+		return fmt.Errorf("reading an abort message: %w", r.err)
+	}
+	d.stats.Aborts++
+	if len(d.abort.IDs) > 0 {
+		emit(&d.abort)
+	}
+	return nil
+}
+
+// Receipt reads the receipt of one frame in a front end. A message of several
+// frames counts as received with its last frame.
+func (d *Decoder) Receipt(m *wire.Message, emit func(signal.Signal)) {
+	k := recvKey{m.PID, m.Sock}
+	if m.First == 0 {
+		d.stats.Receipts++
+		if held, ok := d.receiving[k]; ok { // its last frame was not seen
+			delete(d.receiving, k)
+			d.deliver(held, emit)
+		}
+		v := signal.Delivered{At: signal.Mono(m.End), Engine: d.engine, PID: m.PID, Key: m.Key()}
+		if m.More && len(d.receiving) < maxPending {
+			d.receiving[k] = v
+		} else {
+			d.deliver(v, emit)
+		}
+		return
+	}
+	if held, ok := d.receiving[k]; ok && !m.More {
+		delete(d.receiving, k)
+		held.At = signal.Mono(m.End)
+		d.deliver(held, emit)
+	}
+}
+
+func (d *Decoder) deliver(v signal.Delivered, emit func(signal.Signal)) {
+	if v.Key != 0 {
+		d.delivered = v
+		emit(&d.delivered)
+	}
+}
+
+// describe names the array element at which reading failed.
+func describe(names []string, i int) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("element %d", i)
+}
+
+// defaultParam gives the parameters that a message leaves out, as far as known.
+func defaultParam(m map[string]any) signal.Param {
+	var p signal.Param
+	for name, v := range m {
+		switch strings.ToLower(name) {
+		case "temperature":
+			p.Temperature = number(v)
+		case "top_p":
+			p.TopP = number(v)
+		case "top_k":
+			p.TopK = integer(v)
+		case "max_tokens":
+			p.MaxTokens = integer(v)
+		case "n":
+			p.N = integer(v)
+		}
+	}
+	return p
+}
+
+// number accepts what JSON or a live reader may give for a number.
+func number(v any) signal.Opt[float64] {
+	switch v := v.(type) {
+	case float64:
+		return signal.Some(v)
+	case int:
+		return signal.Some(float64(v))
+	case int64:
+		return signal.Some(float64(v))
+	}
+	return signal.Opt[float64]{}
+}
+
+func integer(v any) signal.Opt[int64] {
+	switch v := v.(type) {
+	case float64:
+		if v == float64(int64(v)) {
+			return signal.Some(int64(v))
+		}
+	case int:
+		return signal.Some(int64(v))
+	case int64:
+		return signal.Some(v)
+	}
+	return signal.Opt[int64]{}
+}
