@@ -1,0 +1,239 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/attach"
+	httptap "inferspan/probes/http"
+	"inferspan/probes/target"
+)
+
+// Consumer takes what a run sees, in order: facts before the records that need
+// them. Records are valid only during the call.
+type Consumer interface {
+	// Engine announces facts. An error stops nothing: it says that the engine's
+	// messages cannot be read.
+	Engine(*target.Engine) error
+	// Record takes one record. An error ends the run.
+	Record(*event.Record) error
+}
+
+// ErrEngineExited is returned by Live.Run when the engine's processes are gone.
+var ErrEngineExited = errors.New("the engine exited")
+
+// clockEvery is how often the wall clock is compared with the monotonic one. A
+// step of the wall clock shows in spans for at most this long.
+const clockEvery = time.Second
+
+// answer is how long the end of the context may go unnoticed.
+const answer = 100 * time.Millisecond
+
+// LiveOptions are options of Open.
+type LiveOptions struct {
+	Content bool // copy whole responses
+}
+
+// Live is an engine with probes attached. Run may be called once; the other
+// methods from any goroutine.
+type Live struct {
+	Engine *target.Engine
+	objs   *bpf.Objects
+	probes map[uint32]*attach.Process
+	scrub  *httptap.Scrubber
+	bad    uint64 // records that did not decode
+}
+
+// Open finds the engine that process pid belongs to and attaches to it. Errors
+// wrap target's, attach's and bpf's sentinels. Close must be called.
+func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
+	e, err := target.ByPID(ctx, pid)
+	if err != nil {
+		return nil, err
+	}
+	objs, err := bpf.Load(bpf.Options{CaptureContent: o.Content})
+	if err != nil {
+		return nil, err
+	}
+	l := &Live{Engine: e, objs: objs, probes: make(map[uint32]*attach.Process), scrub: httptap.NewScrubber()}
+	if err := l.attach(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// attach puts probes into every process that has something to see. Without an
+// engine core or an API server attached there is nothing to report.
+func (l *Live) attach() error {
+	for i := range l.Engine.Processes {
+		p := &l.Engine.Processes[i]
+		a, err := attach.Attach(l.objs, p)
+		if errors.Is(err, attach.ErrNothing) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("attaching to process %d (%s): %w", p.PID, p.Role, err)
+		}
+		l.probes[uint32(p.PID)] = a
+	}
+	if len(l.probes) == 0 {
+		return fmt.Errorf("attaching to process %d: %w", l.Engine.Processes[0].PID, attach.ErrNothing)
+	}
+	return nil
+}
+
+// Status tells of each probe, by process.
+func (l *Live) Status() map[int][]attach.Status {
+	out := make(map[int][]attach.Status)
+	for pid, a := range l.probes {
+		out[int(pid)] = a.Report()
+	}
+	return out
+}
+
+// Run hands facts and records to the consumers until ctx ends (nil), the engine
+// exits (ErrEngineExited) or a consumer fails. On return the probes are out of
+// the engine and every record that was on the ring has been handed over.
+func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
+	for _, c := range consumers {
+		if err := c.Engine(l.Engine); err != nil {
+			l.Engine.Problems = append(l.Engine.Problems, err.Error())
+		}
+	}
+	put := func(r *event.Record) error {
+		for _, c := range consumers {
+			if err := c.Record(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := put(clockRecord()); err != nil {
+		return err
+	}
+	err := l.read(ctx, put)
+	return errors.Join(err, l.drain(put))
+}
+
+// read reads until ctx ends or nothing is attached any more.
+func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
+	var rec event.Record
+	rd := l.objs.Reader()
+	nextClock := bpf.Monotonic() + uint64(clockEvery)
+	for ctx.Err() == nil {
+		rd.SetDeadline(time.Now().Add(answer))
+		var now uint64
+		err := rd.Read(&rec)
+		switch {
+		case err == nil:
+			if err := l.take(&rec, put); err != nil {
+				return err
+			}
+			now = rec.Time
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			now = bpf.Monotonic()
+		case errors.Is(err, event.ErrMalformed):
+			l.bad++
+		default:
+			return fmt.Errorf("reading kernel records: %w", err)
+		}
+		if now >= nextClock {
+			nextClock = now + uint64(clockEvery)
+			if err := l.tick(put); err != nil {
+				return err
+			}
+		}
+		if len(l.probes) == 0 {
+			return ErrEngineExited
+		}
+	}
+	return nil
+}
+
+// drain takes the probes out and hands over what is still on the ring.
+func (l *Live) drain(put func(*event.Record) error) error {
+	for _, a := range l.probes {
+		a.Close()
+	}
+	var rec event.Record
+	rd := l.objs.Reader()
+	rd.SetDeadline(time.Unix(1, 0))
+	for {
+		err := rd.Read(&rec)
+		if errors.Is(err, event.ErrMalformed) {
+			l.bad++
+			continue
+		}
+		if err != nil {
+			break
+		}
+		if err := l.take(&rec, put); err != nil {
+			return err
+		}
+	}
+	return l.tick(put)
+}
+
+func (l *Live) take(rec *event.Record, put func(*event.Record) error) error {
+	l.scrub.Put(rec)
+	if rec.Kind == event.KindExit {
+		if a := l.probes[rec.PID]; a != nil {
+			a.Close()
+			delete(l.probes, rec.PID)
+		}
+	}
+	return put(rec)
+}
+
+// tick hands over the clocks and the totals of losses.
+func (l *Live) tick(put func(*event.Record) error) error {
+	if err := put(clockRecord()); err != nil {
+		return err
+	}
+	lost, err := l.objs.Losses()
+	if err != nil {
+		return fmt.Errorf("reading loss counters: %w", err)
+	}
+	return put(&event.Record{Header: event.Header{Time: bpf.Monotonic(), Kind: event.KindLoss}, Lost: lost})
+}
+
+// clockRecord reads both clocks. The monotonic clock is read on both sides of
+// the other; the middle is the best guess of the same moment.
+func clockRecord() *event.Record {
+	before := bpf.Monotonic()
+	wall := time.Now().UnixNano()
+	mid := before + (bpf.Monotonic()-before)/2
+	return &event.Record{Header: event.Header{Time: mid, Kind: event.KindClock}, Wall: uint64(wall)}
+}
+
+// Losses returns what the kernel side lost so far, by reason.
+func (l *Live) Losses() []signal.LossCount {
+	lost, err := l.objs.Losses()
+	if err != nil {
+		return nil
+	}
+	var out []signal.LossCount
+	for i, n := range lost {
+		out = append(out, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
+	}
+	return append(out, signal.LossCount{Reason: "malformed", N: l.bad})
+}
+
+// Traps returns how often each BPF program ran; counting needs bpf.EnableStats.
+func (l *Live) Traps() (map[string]bpf.ProgramStats, error) { return l.objs.Stats() }
+
+// Close takes all probes out of the engine. Calls after the first do nothing.
+func (l *Live) Close() error {
+	var errs []error
+	for _, a := range l.probes {
+		errs = append(errs, a.Close())
+	}
+	return errors.Join(append(errs, l.objs.Close())...)
+}

@@ -1,0 +1,106 @@
+// Package agent joins the parts into what the commands run: a live run that
+// attaches to an engine, and a replay of a recording. Both feed one Pipeline.
+package agent
+
+import (
+	"sync"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate"
+	"inferspan/correlate/metric"
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+	"inferspan/probes/decode"
+	"inferspan/probes/target"
+	"inferspan/probes/tokenizer"
+)
+
+// Pipeline turns records and facts into span trees and metrics. One goroutine
+// feeds it; Metrics may be called from any.
+type Pipeline struct {
+	mu     sync.Mutex
+	dec    *decode.Decoder
+	cor    *correlate.Correlator
+	tokens *tokenizer.Table // nil: token texts are not known
+	out    func(*trace.Tree)
+	put    func(signal.Signal) // feeds the correlator
+	last   signal.Mono         // time of the latest record
+}
+
+// Options of a pipeline.
+type Options struct {
+	Precision  int               // 0: engine requests only, 1: stages, 2: events per step
+	Content    correlate.Content // what becomes of prompts and completions
+	EventLimit int               // span events kept per span
+	ServerKind bool              // entry spans are of kind SERVER
+}
+
+// NewPipeline makes a pipeline that calls tree for each finished request, from
+// the goroutine that feeds it.
+func NewPipeline(o Options, tree func(*trace.Tree)) *Pipeline {
+	p := &Pipeline{out: tree}
+	p.dec = decode.New(decode.Options{
+		Content: o.Content != correlate.ContentNone,
+		Tokens:  o.Precision >= 2,
+	})
+	p.cor = correlate.New(correlate.Options{
+		Precision:  o.Precision,
+		Content:    o.Content,
+		EventLimit: o.EventLimit,
+		ServerKind: o.ServerKind,
+		TokenText: func(id int64) (string, bool) {
+			if p.tokens == nil {
+				return "", false
+			}
+			return p.tokens.Text(id)
+		},
+	})
+	p.put = func(s signal.Signal) { p.cor.Put(s, p.out) }
+	return p
+}
+
+// Engine announces an engine. The error says that its messages cannot be read.
+func (p *Pipeline) Engine(e *target.Engine) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dec.Engine(e, p.put)
+}
+
+// Tokenizer gives the table for token texts.
+func (p *Pipeline) Tokenizer(t *tokenizer.Table) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tokens = t
+}
+
+// Record feeds one record. It never fails.
+func (p *Pipeline) Record(r *event.Record) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := signal.Mono(r.Time); t > p.last {
+		p.last = t
+	}
+	p.dec.Record(r, p.put)
+	return nil
+}
+
+// Detach ends the run: requests in flight are handed over with what is known.
+func (p *Pipeline) Detach() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.put(&signal.Detach{At: p.last})
+}
+
+// Metrics returns the state of all metrics.
+func (p *Pipeline) Metrics() metric.Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cor.Metrics()
+}
+
+// Dropped returns what decoding had to leave out, by reason.
+func (p *Pipeline) Dropped() []signal.LossCount {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dec.Dropped()
+}

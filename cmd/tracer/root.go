@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker for a release (-X main.version=...).
+var version = "dev"
+
+const rootLong = `Inferspan traces LLM inference engines from outside.
+
+It attaches to a vLLM that is already running, changes nothing in it, and
+exports every request as a tree of spans (entry, engine request, wait, prefill,
+decode) with the engine's metrics: to OpenTelemetry, Prometheus, JSON lines or
+the terminal.
+
+Exit codes:
+  0  done
+  1  something went wrong that has no code of its own
+  2  unknown command, flag or value
+  3  no such process, not an engine, or it exited
+  4  the host or the privileges do not allow tracing ("inferspan check" says what is missing)
+  5  the recording is damaged; what came before the fault was used
+  6  results could not be delivered or written`
+
+const rootExample = `  inferspan check                          what this host allows
+  inferspan ps                             engines on this host
+  inferspan profile --pid 4242             30 s of it, then a summary
+  inferspan attach --pid 4242 --otlp-endpoint http://127.0.0.1:4318
+  inferspan record --pid 4242 -o run.isr --duration 1m --redact
+  inferspan replay run.isr --to summary`
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "inferspan",
+		Short:         "Trace LLM inference engines from outside",
+		Long:          rootLong,
+		Example:       rootExample,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return withCode(exitUsage, fmt.Errorf("%w; see %q", err, cmd.CommandPath()+" --help"))
+	})
+	root.AddCommand(newPS(), newCheck(), newAttach(), newProfile(), newRecord(), newReplay(), newVersion())
+	for _, c := range root.Commands() {
+		usageErrors(c)
+	}
+	usageErrors(root)
+	return root
+}
+
+// usageErrors gives wrong arguments the exit code of wrong usage.
+func usageErrors(c *cobra.Command) {
+	check := c.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return withCode(exitUsage, fmt.Errorf("%w; see %q", err, cmd.CommandPath()+" --help"))
+		}
+		return nil
+	}
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this build",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			printVersion(cmd.OutOrStdout())
+			return nil
+		},
+	}
+}
+
+func printVersion(w io.Writer) {
+	fmt.Fprintf(w, "inferspan %s %s/%s %s", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				fmt.Fprintf(w, " %.12s", s.Value)
+			}
+			if s.Key == "vcs.modified" && s.Value == "true" {
+				fmt.Fprint(w, " (modified)")
+			}
+		}
+	}
+	fmt.Fprintln(w)
+}

@@ -1,0 +1,147 @@
+// Package decode turns kernel records into signals. It is the one place that
+// knows which decoder an engine needs; the same code serves live runs and
+// recordings, so it keeps to what the records and the target facts say.
+package decode
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/engine/vllm"
+	httptap "inferspan/probes/http"
+	"inferspan/probes/target"
+	"inferspan/probes/wire"
+)
+
+// Options say what decoding should keep.
+type Options struct {
+	Content bool // texts of requests and responses
+	Tokens  bool // token ids and log-probabilities
+}
+
+// messages decodes the messages of one engine.
+type messages interface {
+	// Message is called for a message that an engine core sent or received, and
+	// for a receipt in a front end.
+	Message(m *wire.Message, emit func(signal.Signal))
+	// Dropped returns messages that could not be read, by reason.
+	Dropped() []signal.LossCount
+}
+
+// engines has the decoder of every engine kind.
+var engines = map[string]func(*target.Engine, Options) (messages, error){
+	"vllm": func(e *target.Engine, o Options) (messages, error) {
+		return vllm.NewDecoder(e, vllm.Options{Tokens: o.Tokens})
+	},
+}
+
+// Decoder decodes the records of a run. It must be used by one goroutine at a
+// time, with Engine called before the first record of an engine's processes.
+type Decoder struct {
+	opt    Options
+	asm    *wire.Assembler
+	http   *httptap.Parser
+	engine map[uint32]*engine // by process
+	sig    struct {           // reused
+		clock signal.Clock
+		exit  signal.ProcessExit
+		loss  signal.Loss
+	}
+	unknown uint64 // records of processes that no engine claims
+}
+
+type engine struct {
+	id  signal.EngineID
+	msg messages // nil if the engine's messages cannot be read
+}
+
+// New makes a Decoder.
+func New(opt Options) *Decoder {
+	d := &Decoder{opt: opt, asm: wire.NewAssembler(wire.Limits{}, false), engine: make(map[uint32]*engine)}
+	d.http = httptap.New(httptap.Options{Content: opt.Content}, func(pid uint32) (signal.EngineID, bool) {
+		e := d.engine[pid]
+		if e == nil {
+			return 0, false
+		}
+		return e.id, true
+	})
+	return d
+}
+
+// Engine announces an engine, or new facts about one. An error says that its
+// messages cannot be read; its exchanges are decoded all the same.
+func (d *Decoder) Engine(e *target.Engine, emit func(signal.Signal)) error {
+	make, ok := engines[e.Kind]
+	if !ok {
+		return fmt.Errorf("decoding messages of %s: no decoder for this engine", e.Kind)
+	}
+	emit(announce(e))
+	st := &engine{id: e.ID}
+	msg, err := make(e, d.opt)
+	if err == nil {
+		st.msg = msg
+	}
+	for i := range e.Processes {
+		d.engine[uint32(e.Processes[i].PID)] = st
+	}
+	return err
+}
+
+// Record decodes one record. Signals are valid only during the call of emit.
+func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
+	switch r.Kind {
+	case event.KindClock:
+		d.sig.clock = signal.Clock{At: signal.Mono(r.Time), Wall: signal.Wall(r.Wall)}
+		emit(&d.sig.clock)
+	case event.KindLoss:
+		d.loss(r, emit)
+	case event.KindFrame:
+		e := d.engine[r.PID]
+		if e == nil || e.msg == nil {
+			d.unknown++
+			return
+		}
+		d.asm.Put(r, func(m *wire.Message) { e.msg.Message(m, emit) })
+	case event.KindHTTP:
+		d.http.Put(r, emit)
+	case event.KindExit:
+		d.asm.Put(r, func(*wire.Message) {})
+		d.http.Put(r, emit)
+		if e := d.engine[r.PID]; e != nil {
+			d.sig.exit = signal.ProcessExit{At: signal.Mono(r.Time), Engine: e.id, PID: r.PID, Code: r.Code}
+			emit(&d.sig.exit)
+			delete(d.engine, r.PID)
+		}
+	}
+}
+
+// loss passes on the kernel's totals, with those of decoding beside them.
+func (d *Decoder) loss(r *event.Record, emit func(signal.Signal)) {
+	l := &d.sig.loss
+	*l = signal.Loss{At: signal.Mono(r.Time), Stage: "kernel", Lost: l.Lost[:0]}
+	for i, n := range r.Lost {
+		l.Lost = append(l.Lost, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
+	}
+	emit(l)
+	*l = signal.Loss{At: signal.Mono(r.Time), Stage: "decode", Lost: append(l.Lost[:0], d.Dropped()...)}
+	emit(l)
+}
+
+// Dropped returns what decoding had to leave out so far, by reason.
+func (d *Decoder) Dropped() []signal.LossCount {
+	out := []signal.LossCount{{Reason: "unknown_process", N: d.unknown}}
+	for i, n := range d.asm.Stats().Dropped {
+		out = append(out, signal.LossCount{Reason: "message_" + wire.Drop(i).String(), N: n})
+	}
+	seen := make(map[*engine]bool)
+	for _, pid := range slices.Sorted(maps.Keys(d.engine)) {
+		if e := d.engine[pid]; e.msg != nil && !seen[e] {
+			seen[e] = true
+			out = append(out, e.msg.Dropped()...)
+		}
+	}
+	return append(out, d.http.Dropped()...)
+}
