@@ -76,7 +76,7 @@ func ParseResourceAttributes(s string) ([]trace.Attr, error) {
 }
 
 // Apply returns the attributes of r with the defaults added, sorted by key. r
-// may be nil and is not changed.
+// is not changed; nil stands for the agent itself.
 func (d Defaults) Apply(r *trace.Resource) []trace.Attr {
 	var attrs []trace.Attr
 	if r != nil {
@@ -102,7 +102,11 @@ func (d Defaults) Apply(r *trace.Resource) []trace.Attr {
 				name = kind
 			}
 		}
-		if name == "" {
+		switch {
+		case name != "":
+		case r == nil:
+			name = "inferspan"
+		default:
 			name = "unknown_service" // what the SDK specification asks for
 		}
 		attrs = append(attrs, trace.Attr{Key: serviceName, Value: name})
