@@ -3,6 +3,10 @@
 /*
  * Tap on the accepted TCP connections of API servers, at their system calls.
  *
+ * A connection is taken for HTTP when the first bytes read on it can begin a
+ * request. On one that was open before (HTTP_MIDSTREAM) reads are left out until
+ * that is so; its writes are shown, they can end a response under way.
+ *
  * Requests are copied up to a cap. Of a response the head and the tail are: a
  * write that begins within the first RESPONSE_HEAD bytes is copied at once, later
  * ones are held back, the last TAIL_SLOTS of them, and sent when the response
@@ -49,6 +53,8 @@ struct conn {
 	__u8 flags;         /* HTTP_MIDSTREAM, for every record */
 	__u8 writing;       /* the latest call was a write */
 	__u8 closed;        /* HTTP_CLOSE was sent */
+	__u8 spoken;        /* a read began like a request */
+	__u8 pad[3];
 };
 
 /* Key: tgid in the agent's PID namespace in the upper half, descriptor in the
@@ -184,7 +190,6 @@ static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey,
 	/* The descriptor can have been replaced without close (dup2, close_range). */
 	if (!c || c->file != (__u64)file || accepted) {
 		classify(&fresh, t, file, accepted);
-		/* A client's socket is classified again until it is connected. */
 		if (bpf_map_update_elem(&conns, &fdkey, &fresh, BPF_ANY)) {
 			lose(LOSS_MAP_FULL, 1);
 			return 0;
@@ -381,6 +386,28 @@ static __always_inline void http_copy(__u64 fdkey, __u64 ts, __u64 addr, __u64 o
 	}
 }
 
+/*
+ * Whether bytes read can begin a request: methods are upper-case words. On a
+ * connection seen from its beginning the first byte decides; one met in midstream
+ * can show anything, also a piece of a body, so three letters are asked for there.
+ * What else a process accepts on TCP (ZeroMQ, TLS) begins with another byte.
+ */
+static __always_inline bool begins_request(__u64 addr, __u32 n, bool midstream)
+{
+	__u8 b[3] = {};
+
+	if (n < sizeof(b)) {
+		if (midstream || bpf_probe_read_user(b, 1, (void *)addr))
+			return false;
+		return b[0] >= 'A' && b[0] <= 'Z';
+	}
+	if (bpf_probe_read_user(b, sizeof(b), (void *)addr))
+		return false;
+	if (b[0] < 'A' || b[0] > 'Z')
+		return false;
+	return !midstream || (b[1] >= 'A' && b[1] <= 'Z' && b[2] >= 'A' && b[2] <= 'Z');
+}
+
 /* n contiguous bytes read by the process. */
 __noinline int http_read(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 {
@@ -394,6 +421,19 @@ __noinline int http_read(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 		c->writing = 0;
 		c->burst = 0;
 		c->resp = 0;
+	}
+	if (!c->spoken) {
+		bool midstream = c->flags & HTTP_MIDSTREAM;
+
+		if (!begins_request(addr, n, midstream)) {
+			if (!midstream)
+				c->state = CONN_OTHER;
+			c->off[0] += n;
+			c->skipped[0]++;
+			c->skipped_last[0] = ts;
+			return 0;
+		}
+		c->spoken = 1;
 	}
 	burst = c->burst;
 	c->burst = add_sat(burst, n);
@@ -436,6 +476,10 @@ __noinline int http_write(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 
 	if (!c)
 		return 1;
+	if (!c->spoken && !c->flags) {
+		c->state = CONN_OTHER; /* no HTTP server speaks first */
+		return 0;
+	}
 	if (!c->writing) {
 		c->writing = 1;
 		c->resp = 0;
@@ -542,6 +586,8 @@ static __always_inline void exit_call(long ret)
 				http_read(call.fdkey, ts, v.base, v.len);
 			else
 				http_write(call.fdkey, ts, v.base, v.len);
+			if (c->state != CONN_OURS)
+				return;
 		}
 		left -= v.len;
 		if (!left)

@@ -37,6 +37,9 @@ type tracerConn struct {
 	Flags       uint8
 	Writing     uint8
 	Closed      uint8
+	Spoken      uint8
+	Pad         [3]uint8
+	_           [4]byte
 }
 
 type tracerPartKey struct {

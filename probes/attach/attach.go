@@ -1,0 +1,344 @@
+// Package attach puts probes into running processes by a table, and takes them out
+// again.
+//
+// Every probe is a uprobe limited to one process, so that other processes that
+// map the same library (an engine's workers) run without a breakpoint. A return
+// is probed by uprobes at the function's return instructions: unlike a uretprobe
+// these leave the stack alone and need no system call on the way back.
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"inferspan/bpf"
+	"inferspan/probes/elf"
+	"inferspan/probes/procfs"
+	"inferspan/probes/target"
+)
+
+// ErrExited is wrapped when the process ended before or while it was attached to.
+var ErrExited = errors.New("process exited")
+
+// ErrNothing is wrapped when there is nothing to see in a process of that role.
+var ErrNothing = errors.New("nothing to attach to")
+
+// Tracer is the part of bpf.Objects that is needed.
+type Tracer interface {
+	Program(bpf.Program) *ebpf.Program
+	SetTarget(pid int, role bpf.Role, ports ...uint16) error
+	RemoveTarget(pid int) error
+}
+
+// Status tells of one probe.
+type Status struct {
+	Probe    Probe
+	Attached bool
+	Points   int    // instructions probed
+	Means    string // "uprobe", "uretprobe"
+	Reason   string // why not attached
+}
+
+// Process is a process with its probes.
+type Process struct {
+	pid    int
+	tracer Tracer
+	report []Status
+	done   chan struct{}
+
+	mu     sync.Mutex
+	links  []io.Closer
+	pidfd  *os.File
+	closed bool
+	err    error
+}
+
+// Attach attaches to p what Plan says. On an error nothing is left attached; it
+// wraps ErrExited if the process is gone, ErrNothing, bpf.ErrPermission,
+// elf.ErrNoSymbol, or says which required probe failed and why. The probes are
+// taken out by Close, or when the process exits.
+func Attach(t Tracer, p *target.Process) (*Process, error) {
+	probes, role := Plan(p)
+	if role == 0 {
+		return nil, fmt.Errorf("attaching to process %d: %w: role %s", p.PID, ErrNothing, p.Role)
+	}
+	return attach(t, p, probes, role)
+}
+
+func attach(t Tracer, p *target.Process, probes []Probe, role bpf.Role) (_ *Process, err error) {
+	a := &Process{pid: p.PID, tracer: t, done: make(chan struct{})}
+	defer func() {
+		if err == nil {
+			return
+		}
+		// Whatever failed, the exit of the process explains it.
+		if a.gone() && !errors.Is(err, ErrExited) {
+			err = fmt.Errorf("%w: %w", ErrExited, err)
+		}
+		err = fmt.Errorf("attaching to process %d: %w", p.PID, errors.Join(err, a.Close()))
+	}()
+	// The descriptor stands for this very process: its number cannot be taken
+	// by another one from here on.
+	if err := a.open(p); err != nil {
+		return nil, err
+	}
+	libs := map[string]*library{}
+	defer func() {
+		for _, l := range libs {
+			l.close()
+		}
+	}()
+	for _, probe := range probes {
+		s := a.attachProbe(probe, p, libs)
+		a.report = append(a.report, s.Status)
+		if s.err != nil && (probe.Required || a.gone()) {
+			return nil, fmt.Errorf("probe %s: %w", probe, s.err)
+		}
+	}
+	ports := make([]uint16, 0, len(p.Ports))
+	for _, port := range p.Ports {
+		ports = append(ports, uint16(port))
+	}
+	if err := t.SetTarget(p.PID, role, ports...); err != nil {
+		return nil, err
+	}
+	// Had it exited before SetTarget, its exit would have been missed.
+	if a.gone() {
+		return nil, ErrExited
+	}
+	go a.wait()
+	return a, nil
+}
+
+// open opens a descriptor of the process and checks that it is the one meant.
+func (a *Process) open(p *target.Process) error {
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return ErrExited
+	}
+	if err != nil {
+		return fmt.Errorf("opening a descriptor of the process: %w", err)
+	}
+	a.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	stat, err := procfs.FS{}.Stat(p.PID)
+	if errors.Is(err, procfs.ErrGone) || (err == nil && p.Start != 0 && stat.Start != p.Start) {
+		return ErrExited
+	}
+	if err != nil {
+		return err
+	}
+	return nil
+}
+
+// gone reports whether the process has exited: its descriptor is readable then.
+func (a *Process) gone() bool {
+	if a.pidfd == nil {
+		return false
+	}
+	conn, err := a.pidfd.SyscallConn()
+	if err != nil {
+		return false
+	}
+	gone := false
+	_ = conn.Control(func(fd uintptr) { gone = readable(fd) })
+	return gone
+}
+
+func readable(fd uintptr) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n > 0
+		}
+	}
+}
+
+// wait takes the probes out when the process exits. Close ends it.
+func (a *Process) wait() {
+	defer close(a.done)
+	conn, err := a.pidfd.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	if conn.Read(readable) == nil {
+		a.release()
+	}
+}
+
+// Report tells of each probe of the plan. The result is not changed later.
+func (a *Process) Report() []Status { return a.report }
+
+// Done is closed after the process exited and its probes were taken out, or after Close.
+func (a *Process) Done() <-chan struct{} { return a.done }
+
+// Close takes the probes out and forgets the process. Calls after the first do
+// nothing. Threads of the process that are in a probed function are not disturbed.
+func (a *Process) Close() error {
+	a.release()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
+}
+
+// release undoes everything, once, the last thing first.
+func (a *Process) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return
+	}
+	a.closed = true
+	var errs []error
+	errs = append(errs, a.tracer.RemoveTarget(a.pid))
+	for i := len(a.links) - 1; i >= 0; i-- {
+		errs = append(errs, a.links[i].Close())
+	}
+	if a.pidfd != nil {
+		errs = append(errs, a.pidfd.Close())
+	}
+	a.err = errors.Join(errs...)
+}
+
+type outcome struct {
+	Status
+	err error
+}
+
+// attachProbe attaches one probe at all its points, or at none.
+func (a *Process) attachProbe(probe Probe, p *target.Process, libs map[string]*library) outcome {
+	o := outcome{Status: Status{Probe: probe}}
+	fail := func(err error) outcome {
+		o.err, o.Reason = err, err.Error()
+		return o
+	}
+	where := probe.Library(p)
+	if where == nil {
+		return fail(fmt.Errorf("the process does not map %s", probe.LibraryName))
+	}
+	lib := libs[where.MapFile]
+	if lib == nil {
+		var err error
+		if lib, err = openLibrary(where); err != nil {
+			return fail(err)
+		}
+		libs[where.MapFile] = lib
+	}
+	prog := a.tracer.Program(probe.Program)
+	if prog == nil {
+		return fail(fmt.Errorf("no BPF program %s", probe.Program))
+	}
+	offsets, means, err := lib.points(probe, p)
+	if err != nil {
+		return fail(err)
+	}
+	var links []io.Closer
+	for _, off := range offsets {
+		opts := &link.UprobeOptions{Address: off, PID: p.PID}
+		put := lib.exe.Uprobe
+		if means == "uretprobe" {
+			put = lib.exe.Uretprobe
+		}
+		l, err := put(probe.Symbol, prog, opts)
+		if err != nil {
+			for _, l := range links {
+				err = errors.Join(err, l.Close())
+			}
+			return fail(explain(err))
+		}
+		links = append(links, l)
+	}
+	a.links = append(a.links, links...)
+	o.Attached, o.Points, o.Means = true, len(links), means
+	return o
+}
+
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return fmt.Errorf("%w: %w", ErrExited, err)
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: uprobes need CAP_PERFMON and CAP_BPF, or CAP_SYS_ADMIN: %w", bpf.ErrPermission, err)
+	}
+	return err
+}
+
+// library is an open library of a process.
+type library struct {
+	file *os.File
+	elf  *elf.File
+	exe  *link.Executable
+}
+
+func openLibrary(where *target.Library) (*library, error) {
+	f, err := os.Open(where.MapFile)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", where.Path, err)
+	}
+	l := &library{file: f}
+	if l.elf, err = elf.New(f); err == nil {
+		// By the descriptor: the path is gone when the process is.
+		l.exe, err = link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	}
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("reading %s: %w", where.Path, err)
+	}
+	return l, nil
+}
+
+func (l *library) close() { _ = l.file.Close() }
+
+// points returns the offsets in the file to probe, and by which means.
+func (l *library) points(probe Probe, p *target.Process) ([]uint64, string, error) {
+	fn, err := l.elf.Func(probe.Symbol)
+	if err != nil {
+		return nil, "", err
+	}
+	if probe.Where == Entry {
+		return []uint64{fn.Offset}, "uprobe", nil
+	}
+	exits, err := l.elf.Exits(fn)
+	if err == nil && exits.Complete() {
+		return exits.Returns, "uprobe", nil
+	}
+	why := fmt.Sprintf("%d returns, %d jumps out of it, %d computed jumps", len(exits.Returns), exits.Outside, exits.Indirect)
+	if err != nil {
+		why = err.Error()
+	}
+	if p.Seccomp && uretprobeKills() {
+		return nil, "", fmt.Errorf("the ends of %s are unclear (%s), and on this kernel a uretprobe would kill a process under seccomp", probe.Symbol, why)
+	}
+	return []uint64{fn.Offset}, "uretprobe", nil
+}
+
+// uretprobeKills reports whether the running kernel implements uretprobes by a
+// system call that seccomp filters do not exempt: x86-64, 6.11 to 6.13
+// (ff474a78cef5 "uprobe: Add uretprobe syscall to speed up return probe", exempted
+// in 6.14).
+func uretprobeKills() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return true
+	}
+	return kernelUretprobeKills(unix.ByteSliceToString(u.Machine[:]), unix.ByteSliceToString(u.Release[:]))
+}
+
+func kernelUretprobeKills(machine, release string) bool {
+	if machine != "x86_64" {
+		return false
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(strings.SplitN(release, "-", 2)[0], "%d.%d", &major, &minor); err != nil {
+		return true
+	}
+	return major == 6 && minor >= 11 && minor <= 13
+}
