@@ -188,3 +188,53 @@ func openRegular(path string) (*os.File, error) {
 	}
 	return file, nil
 }
+
+// maxLinks bounds the symbolic links followed in one path, as the kernel does.
+const maxLinks = 40
+
+// Resolve returns the path of an existing regular file in the process's root
+// with all symbolic links resolved inside that root.
+func (f FS) Resolve(pid int, name string) (string, error) {
+	fail := func(err error) (string, error) {
+		return "", fmt.Errorf("resolving %s of process %d: %w", name, pid, err)
+	}
+	done := "/"
+	todo := strings.Split(filepath.Clean("/"+name), "/")
+	for links := 0; len(todo) > 0; {
+		elem := todo[0]
+		todo = todo[1:]
+		switch elem {
+		case "", ".":
+			continue
+		case "..":
+			done = filepath.Dir(done)
+			continue
+		}
+		next := filepath.Join(done, elem)
+		st, err := os.Lstat(f.InRoot(pid, next))
+		if err != nil {
+			return fail(err)
+		}
+		if st.Mode()&os.ModeSymlink == 0 {
+			done = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return fail(syscall.ELOOP)
+		}
+		to, err := os.Readlink(f.InRoot(pid, next))
+		if err != nil {
+			return fail(err)
+		}
+		if strings.HasPrefix(to, "/") {
+			done = "/"
+		}
+		todo = append(strings.Split(to, "/"), todo...)
+	}
+	file, err := f.OpenInRoot(pid, done)
+	if err != nil {
+		return fail(err)
+	}
+	file.Close()
+	return done, nil
+}

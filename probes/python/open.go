@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"inferspan/probes/procfs"
 )
@@ -50,15 +51,19 @@ type image struct {
 
 // Open finds the interpreter of a process. Errors: ErrNotPython, ErrGone,
 // ErrUnsupported with the reason, os.ErrPermission.
-func Open(pid int) (*Interp, error) { return OpenFS(procfs.FS{}, pid) }
-
-// OpenFS is Open with another proc mount.
-func OpenFS(fs procfs.FS, pid int) (*Interp, error) {
+func Open(pid int) (*Interp, error) {
+	fs := procfs.FS{}
 	maps, err := fs.Maps(pid)
 	if err != nil {
 		return nil, err
 	}
-	img, err := findImage(fs, pid, maps)
+	return NewOpener(fs).Open(pid, maps)
+}
+
+// Open finds the interpreter of a process with these mappings. Errors as of the
+// function Open.
+func (o *Opener) Open(pid int, maps []procfs.Mapping) (*Interp, error) {
+	img, err := o.findImage(pid, maps)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +71,7 @@ func OpenFS(fs procfs.FS, pid int) (*Interp, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the interpreter of process %d: %w", pid, err)
 	}
-	if st, err := fs.Status(pid); err == nil {
+	if st, err := o.fs.Status(pid); err == nil {
 		in.nativePID = st.NSPID
 	}
 	return in, nil
@@ -77,9 +82,9 @@ var (
 	binName = regexp.MustCompile(`^python(\d+)?(?:\.(\d+))?`)
 )
 
-// Candidates returns the mappings that may hold an interpreter: one for each
+// candidates returns the mappings that may hold an interpreter: one for each
 // file, a libpython first, then the executable.
-func Candidates(fs procfs.FS, pid int, maps []procfs.Mapping) []procfs.Mapping {
+func candidates(fs procfs.FS, pid int, maps []procfs.Mapping) []procfs.Mapping {
 	var libs, bins []procfs.Mapping
 	seen := make(map[[2]uint64]bool)
 	exe, _ := os.Readlink(fs.Path(pid, "exe"))
@@ -103,10 +108,10 @@ func Candidates(fs procfs.FS, pid int, maps []procfs.Mapping) []procfs.Mapping {
 	return append(libs, bins...)
 }
 
-func findImage(fs procfs.FS, pid int, maps []procfs.Mapping) (image, error) {
+func (o *Opener) findImage(pid int, maps []procfs.Mapping) (image, error) {
 	var firstErr error
-	for _, m := range Candidates(fs, pid, maps) {
-		img, err := imageOf(fs, pid, m, maps)
+	for _, m := range candidates(o.fs, pid, maps) {
+		img, err := o.imageOf(pid, m, maps)
 		if err == nil {
 			return img, nil
 		}
@@ -120,13 +125,8 @@ func findImage(fs procfs.FS, pid int, maps []procfs.Mapping) (image, error) {
 	return image{}, fmt.Errorf("process %d: %w", pid, ErrNotPython)
 }
 
-func imageOf(fs procfs.FS, pid int, m procfs.Mapping, maps []procfs.Mapping) (image, error) {
-	file, _, err := fs.OpenMapped(pid, m)
-	if err != nil {
-		return image{}, err
-	}
-	defer file.Close()
-	syms, err := readSymbols(file)
+func (o *Opener) imageOf(pid int, m procfs.Mapping, maps []procfs.Mapping) (image, error) {
+	syms, err := o.symbols(pid, m)
 	if err != nil {
 		return image{}, fmt.Errorf("%s: %w", m.Path, err)
 	}
@@ -229,4 +229,42 @@ func (s *symbols) bias(of procfs.Mapping, maps []procfs.Mapping) (uint64, error)
 		}
 	}
 	return 0, errors.New("no segment of the file is mapped")
+}
+
+// Opener opens the interpreters of many processes and reads the symbols of each
+// file once. It is not safe for concurrent use.
+type Opener struct {
+	fs    procfs.FS
+	files map[[2]uint64]fileSymbols
+}
+
+// symbols reads those of a mapped file, or remembers them.
+func (o *Opener) symbols(pid int, m procfs.Mapping) (symbols, error) {
+	file, _, err := o.fs.OpenMapped(pid, m)
+	if err != nil {
+		return symbols{}, err
+	}
+	defer file.Close()
+	var id [2]uint64
+	if st, err := file.Stat(); err == nil {
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+			id = [2]uint64{uint64(sys.Dev), sys.Ino}
+		}
+	}
+	if f, ok := o.files[id]; ok && id[1] != 0 {
+		return f.syms, f.err
+	}
+	syms, err := readSymbols(file)
+	o.files[id] = fileSymbols{syms, err}
+	return syms, err
+}
+
+type fileSymbols struct {
+	syms symbols
+	err  error
+}
+
+// NewOpener returns an Opener for processes below a proc mount.
+func NewOpener(fs procfs.FS) *Opener {
+	return &Opener{fs: fs, files: make(map[[2]uint64]fileSymbols)}
 }

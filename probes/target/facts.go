@@ -35,6 +35,14 @@ type Engine struct {
 	Enums map[string]map[int64]string `json:"enums,omitempty"`
 	// Defaults has defaults of message fields that the wire leaves out: class -> field -> value.
 	Defaults map[string]map[string]any `json:"defaults,omitempty"`
+	// Generation is the engine's architecture: "V1", "V0"; "" if not known.
+	Generation string `json:"generation,omitempty"`
+	// LogStats says whether the engine core sends request events and scheduler
+	// statistics (off: --disable-log-stats); nil if not known.
+	LogStats *bool `json:"log_stats,omitempty"`
+	// Sources says where facts come from, by the fact's JSON name: "live" (the
+	// interpreter's memory), "command line", "dist-info" (the installed package).
+	Sources map[string]string `json:"sources,omitempty"`
 	// FactSource says where Structs come from: "live", "table" (by version), "".
 	FactSource string `json:"fact_source,omitempty"`
 	// Tokenizer is the path of tokenizer.json seen from the host, "" if not found.
@@ -67,7 +75,8 @@ type Python struct {
 	Version  string `json:"version,omitempty"` // "3.12.1"
 	Linkage  string `json:"linkage,omitempty"` // "shared" (libpython), "static"
 	Stripped bool   `json:"stripped,omitempty"`
-	Path     string `json:"path,omitempty"` // file that holds the interpreter, as the process sees it
+	Path     string `json:"path,omitempty"`    // file that holds the interpreter, as the process sees it
+	Problem  string `json:"problem,omitempty"` // why the live interpreter cannot be read
 }
 
 // Library is a mapped file.
