@@ -1,47 +1,52 @@
 package vllm
 
+import "slices"
+
 // resumeBudget bounds the objects looked at to find the place to go on at.
 const resumeBudget = 4 << 20
 
 // resume goes on in the last bytes of a frame whose middle is missing, at field
-// from of n. Where that field begins is not known: it is the place from which
-// the remaining fields have the right types and end with the frame. If the
-// fields cannot be told apart from the bytes before them, they stay unknown.
+// from of n. What cannot be found there stays unknown.
 func (x *request) resume(s *schema, tail []byte, from, n int) {
+	start, first, ok := s.resumeRequest(tail, from, n)
+	if !ok {
+		return
+	}
+	saved, savedExternal := *x.q, x.external
+	r := reader{b: tail[start:]}
+	for _, f := range s.request[first:n] {
+		x.field(&r, f)
+	}
+	if r.err != nil || len(r.b) > 0 {
+		*x.q, x.external = saved, savedExternal
+	}
+}
+
+// resumeRequest finds where in the last bytes of a request its fields go on, if
+// those from the field from of n on are wanted. Where that field begins is not
+// known: it is the place from which the remaining fields have the right types
+// and end with the frame. first is the field that begins there; it is a later
+// one if only that can be told apart from the bytes before it.
+func (s *schema) resumeRequest(tail []byte, from, n int) (start, first int, ok bool) {
 	fields := s.request
 	if n > len(fields) {
-		return
+		return 0, 0, false
 	}
 	// Where the gap reaches beyond the field it began in, the arrival time is a
 	// second landmark: no other field is a float.
-	arrival := -1
-	for i, f := range fields {
-		if f == fieldArrivalTime {
-			arrival = i
-		}
-	}
+	arrival := slices.Index(fields, fieldArrivalTime)
 	for _, first := range []int{from, arrival} {
 		if first < from || first >= n {
 			continue
 		}
-		p, ok := findFields(tail, fields[first:n], requestType)
-		if !ok {
-			continue
+		if p, ok := findFields(tail, fields[first:n], requestType); ok {
+			if p.single {
+				return p.at, first, true
+			}
+			return p.second, first + 1, true
 		}
-		saved, savedExternal := *x.q, x.external
-		start := p.at
-		if !p.single {
-			start, first = p.second, first+1
-		}
-		r := reader{b: tail[start:]}
-		for _, f := range fields[first:n] {
-			x.field(&r, f)
-		}
-		if r.err == nil && len(r.b) == 0 {
-			return
-		}
-		*x.q, x.external = saved, savedExternal
 	}
+	return 0, 0, false
 }
 
 // place is where fields were found.

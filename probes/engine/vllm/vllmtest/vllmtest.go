@@ -86,6 +86,10 @@ const EngineID signal.EngineID = 1
 // records. The dumps hold only when frames were sent.
 const receiveDelay = 20_000
 
+// partDelay is the time in ns from the receipt of a frame to that of the next
+// one of its message.
+const partDelay = 1_000
+
 // Names returns the names of the runs, sorted.
 func Names() []string {
 	dir, err := files.ReadDir("testdata")
@@ -158,31 +162,37 @@ func (d *Dump) run(name string) (*Run, error) {
 		pid  int
 		sock uint64
 	}
-	part := map[socket]int{}
+	parts := map[socket][]DumpFrame{} // frames of unfinished messages
 	for _, f := range d.Frames {
-		data, err := hex.DecodeString(f.Data)
-		if err != nil {
-			return nil, fmt.Errorf("run %q: %w", name, err)
-		}
 		k := socket{f.PID, f.Sock}
-		n := part[k]
-		part[k]++
-		if !f.More {
-			delete(part, k)
+		parts[k] = append(parts[k], f)
+		if f.More {
+			continue
 		}
-		switch {
-		case role[f.PID] == target.RoleCore:
-			r.Records = append(r.Records, Frame(f.Time, f.PID, f.TID, f.Sock, event.FrameSend, n, f.More, data))
-			if f.Type == "PUSH" {
-				client := slices.IndexFunc(d.Clients, func(c DumpClient) bool { return c.Output == f.EP })
-				if client < 0 || client >= len(frontEnds) {
-					return nil, fmt.Errorf("run %q: no front end for the socket %d", name, f.Sock)
-				}
-				r.Records = append(r.Records, Receipt(f.Time+10*receiveDelay, frontEnds[client], uint64(client)+1, n, f.More, data))
+		message := parts[k]
+		delete(parts, k)
+		// A message arrives as a whole, after its last frame was sent.
+		arrival := f.Time + receiveDelay
+		for n, f := range message {
+			data, err := hex.DecodeString(f.Data)
+			if err != nil {
+				return nil, fmt.Errorf("run %q: %w", name, err)
 			}
-		case f.Type == "ROUTER" && n > 0: // frame 0 is the address, which does not arrive
-			if in, ok := inputs[f.EP]; ok {
-				r.Records = append(r.Records, Frame(f.Time+receiveDelay, in.pid, in.tid, in.sock, event.FrameRecv, n-1, f.More, data))
+			at := arrival + int64(n)*partDelay
+			switch {
+			case role[f.PID] == target.RoleCore:
+				r.Records = append(r.Records, Frame(f.Time, f.PID, f.TID, f.Sock, event.FrameSend, n, f.More, data))
+				if f.Type == "PUSH" {
+					client := slices.IndexFunc(d.Clients, func(c DumpClient) bool { return c.Output == f.EP })
+					if client < 0 || client >= len(frontEnds) {
+						return nil, fmt.Errorf("run %q: no front end for the socket %d", name, f.Sock)
+					}
+					r.Records = append(r.Records, Receipt(at+10*receiveDelay, frontEnds[client], uint64(client)+1, n, f.More, data))
+				}
+			case f.Type == "ROUTER" && n > 0: // frame 0 is the address, which does not arrive
+				if in, ok := inputs[f.EP]; ok {
+					r.Records = append(r.Records, Frame(at, in.pid, in.tid, in.sock, event.FrameRecv, n-1, f.More, data))
+				}
 			}
 		}
 	}
