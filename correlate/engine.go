@@ -1,0 +1,230 @@
+package correlate
+
+import (
+	"slices"
+	"strings"
+
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+)
+
+// roleAPIServer is the role of processes that serve HTTP, as in the target facts.
+const roleAPIServer = "api_server"
+
+// engine is what is known of one engine instance.
+type engine struct {
+	id     signal.EngineID
+	kind   string
+	model  string
+	pdRole string
+	res    *trace.Resource // of the whole engine
+	procs  []process
+	cores  []*core
+	msgs   messages
+	fronts []front // front ends by index, as learned
+	seen   Seen
+
+	exchanges map[signal.Exchange]*exchange
+	byID      map[string][]*exchange // by response id, known or announced
+	byResp    map[string][]*request  // live requests by response id
+	usage     []usageCounter
+}
+
+type process struct {
+	pid  uint32
+	role string
+	res  *trace.Resource
+}
+
+// front ties a front end's index to its process.
+type front struct {
+	client int
+	pid    uint32
+}
+
+// core is one engine core.
+type core struct {
+	signal.Core
+	eng  *engine
+	reqs map[string]*request // running requests by the engine's id
+	gone tombs
+	m    coreMetrics
+}
+
+func (c *Correlator) engine(id signal.EngineID) *engine {
+	for _, e := range c.engines {
+		if e.id == id {
+			return e
+		}
+	}
+	e := &engine{id: id, res: &trace.Resource{}, exchanges: map[signal.Exchange]*exchange{}, byID: map[string][]*exchange{}, byResp: map[string][]*request{}}
+	c.engines = append(c.engines, e)
+	return e
+}
+
+func (e *engine) core(k signal.Core) *core {
+	for _, co := range e.cores {
+		if co.Core == k {
+			return co
+		}
+	}
+	co := &core{Core: k, eng: e, reqs: map[string]*request{}}
+	e.cores = append(e.cores, co)
+	return co
+}
+
+func (c *Correlator) engineFacts(s *signal.Engine) {
+	e := c.engine(s.ID)
+	e.kind, e.model, e.pdRole = s.Kind, s.Model, s.PDRole
+	e.res = resource(e.res, s.Resource, nil)
+	procs := make([]process, 0, len(s.Process))
+	for _, p := range s.Process {
+		old := &trace.Resource{}
+		for _, q := range e.procs {
+			if q.pid == p.PID {
+				old = q.res
+			}
+		}
+		procs = append(procs, process{p.PID, p.Role, resource(old, s.Resource, p.Resource)})
+	}
+	e.procs = procs
+}
+
+// resource merges attributes, those of own winning, and returns old if nothing changed.
+func resource(old *trace.Resource, base, own []signal.KV) *trace.Resource {
+	var attrs []trace.Attr
+	for _, list := range [2][]signal.KV{own, base} {
+	next:
+		for _, kv := range list {
+			for _, a := range attrs {
+				if a.Key == kv.Key {
+					continue next
+				}
+			}
+			v := kv.Value
+			if s, ok := v.([]string); ok {
+				v = slices.Clone(s)
+			}
+			attrs = append(attrs, trace.Attr{Key: kv.Key, Value: v})
+		}
+	}
+	slices.SortFunc(attrs, func(a, b trace.Attr) int { return strings.Compare(a.Key, b.Key) })
+	if slices.EqualFunc(attrs, old.Attrs, func(a, b trace.Attr) bool { return a.Key == b.Key && sameValue(a.Value, b.Value) }) {
+		return old
+	}
+	return &trace.Resource{Attrs: attrs}
+}
+
+func sameValue(a, b any) bool {
+	x, xok := a.([]string)
+	y, yok := b.([]string)
+	if xok || yok {
+		return xok && yok && slices.Equal(x, y)
+	}
+	return a == b
+}
+
+// resource of a process, of the engine if the process is not known.
+func (e *engine) resource(pid uint32) *trace.Resource {
+	for i := range e.procs {
+		if e.procs[i].pid == pid {
+			return e.procs[i].res
+		}
+	}
+	return e.res
+}
+
+// learnFront notes which process is the front end of that index.
+func (e *engine) learnFront(client int, pid uint32) {
+	if client < 0 {
+		return
+	}
+	for i := range e.fronts {
+		if e.fronts[i].client == client {
+			e.fronts[i].pid = pid
+			return
+		}
+	}
+	e.fronts = append(e.fronts, front{client, pid})
+}
+
+// isFront reports whether pid can be the front end of that index: it is not
+// known to be another one.
+func (e *engine) isFront(client int, pid uint32) bool {
+	for _, f := range e.fronts {
+		if f.client == client {
+			return f.pid == pid
+		}
+	}
+	for _, f := range e.fronts {
+		if f.pid == pid {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Correlator) processExit(s *signal.ProcessExit) {
+	e := c.engine(s.Engine)
+	var reqs []*request
+	for r := c.reqs.head; r != nil; r = r.next {
+		if r.core.eng == e && r.core.PID == s.PID && (!r.done || r.waiting) {
+			reqs = append(reqs, r)
+		}
+	}
+	for _, co := range e.cores {
+		if co.PID == s.PID {
+			co.m.forgetGauges()
+		}
+	}
+	for _, r := range reqs {
+		if r.waiting {
+			// What the core had sent may still be read, but need not be.
+			r.waiting = false
+			c.requestDone(r)
+		} else if !r.done {
+			c.endRequest(r, endExit, s.At)
+		}
+	}
+	var exs []*exchange
+	for ex := c.exs.head; ex != nil; ex = ex.next {
+		if ex.key.Engine == s.Engine && ex.key.PID == s.PID && !ex.ended {
+			exs = append(exs, ex)
+		}
+	}
+	for _, ex := range exs {
+		ex.end(s.At, signal.OutcomeExit)
+		c.exchangeEnded(ex)
+	}
+}
+
+// tombs remembers the ids of requests that ended, so that their late outputs
+// are not taken for requests never seen. It keeps the latest 4096: the outputs
+// of the steps under way when an abort arrives are far fewer.
+type tombs struct {
+	ids  map[string]struct{}
+	ring []string
+	next int
+}
+
+const tombSize = 4096
+
+func (t *tombs) add(id string) {
+	if t.ids == nil {
+		t.ids = map[string]struct{}{}
+	}
+	if _, ok := t.ids[id]; ok {
+		return
+	}
+	if len(t.ring) < tombSize {
+		t.ring = append(t.ring, id)
+	} else {
+		delete(t.ids, t.ring[t.next])
+		t.ring[t.next] = id
+		t.next = (t.next + 1) % tombSize
+	}
+	t.ids[id] = struct{}{}
+}
+
+// remove forgets an id that is in use again.
+func (t *tombs) remove(id string) { delete(t.ids, id) }

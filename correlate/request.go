@@ -1,0 +1,430 @@
+package correlate
+
+import (
+	"slices"
+
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+)
+
+// endKind says what ended a request in the engine.
+type endKind uint8
+
+const (
+	endNone     endKind = iota
+	endFinished         // an output with a finish reason
+	endAborted          // an abort by the front end
+	endExit             // the core's process ended
+	endDetached         // we stopped looking
+	endLost             // its end was not seen
+	endEvicted          // a bound on state was reached
+)
+
+// request is one request inside an engine core.
+type request struct {
+	id, external, resp string
+	core               *core
+	client             int
+	child              signal.Opt[int]
+	pooling            bool
+	arrivalSeen        bool // seen arriving in the core
+	traceParent        string
+	param              signal.Param
+	prompt             signal.Opt[int64] // from the request
+	corePrompt         signal.Opt[int64] // from the core
+	cached             signal.Opt[int64]
+
+	arrival signal.Wall
+	added   signal.Mono // receipt in the core, or first seen
+	off     int64       // wall - mono, from when it began
+	offOK   bool
+
+	queued, sched signal.Mono // the engine's stamps
+	first, last   signal.Mono // stamps of the first and the last output
+	outputs       int64
+	firstOK       bool // the first output seen is the request's first
+	tokens        int64
+	preempted     int64
+	firstSend     signal.Mono
+	lastSend      signal.Mono
+	firstMsg      uint64
+	lastMsg       uint64
+	firstRecv     signal.Mono
+	lastRecv      signal.Mono
+	ttftCounted   bool
+	recent        [recentOutputs]output // of requests with stop strings
+	finish        signal.Finish
+	finishReason  string
+
+	end     endKind
+	endAt   signal.Mono
+	waiting bool // ended, delivery of the last message outstanding
+	done    bool
+	doneAt  signal.Mono
+	live    bool
+	evicted bool
+	counted bool // in the metrics of finished requests
+	losses  uint64
+
+	ex   *exchange
+	corr string
+
+	events  []trace.Event
+	decodes int // DECODE events among events
+	dropped int
+
+	prev, next *request
+}
+
+// output is an output of a request that may turn out to be its last.
+type output struct {
+	stamp, send signal.Mono
+	msg         uint64
+	tokens      int64 // of the request up to here
+}
+
+// recentOutputs is how many outputs are kept of a request with stop strings.
+// The front end finds the stop, so the core may be this many steps ahead.
+const recentOutputs = 8
+
+// reqList is a list of requests in order of arrival.
+type reqList struct {
+	head, tail *request
+	n          int
+}
+
+func (l *reqList) push(r *request) {
+	r.prev, r.live = l.tail, true
+	if l.tail != nil {
+		l.tail.next = r
+	} else {
+		l.head = r
+	}
+	l.tail = r
+	l.n++
+}
+
+func (l *reqList) remove(r *request) {
+	if !r.live {
+		return
+	}
+	if r.prev != nil {
+		r.prev.next = r.next
+	} else {
+		l.head = r.next
+	}
+	if r.next != nil {
+		r.next.prev = r.prev
+	} else {
+		l.tail = r.prev
+	}
+	r.prev, r.next, r.live = nil, nil, false
+	l.n--
+}
+
+func (c *Correlator) requestAdded(s *signal.RequestAdded) {
+	e := c.engine(s.Core.Engine)
+	e.seen.Requests = e.seen.Requests || s.Known
+	co := e.core(s.Core)
+	r := co.reqs[s.ID]
+	switch {
+	case r != nil && !s.Known:
+		return // nothing new
+	case r != nil && (r.arrivalSeen || r.outputs > 0):
+		// The id is in use again: the end of the former request was not seen.
+		c.endRequest(r, endLost, s.At)
+		r = nil
+	}
+	if r == nil {
+		r = c.newRequest(co, s.ID, s.At)
+	} else {
+		e.unindex(r)
+	}
+	r.external, r.resp, r.child, r.client = s.ExternalID, s.ResponseID, s.Child, s.Client
+	r.pooling, r.prompt, r.param, r.traceParent = s.Pooling, s.PromptTokens, s.Param, s.TraceParent
+	r.arrival, r.added, r.arrivalSeen = s.Arrival, s.At, s.Known
+	if r.offOK && r.arrival != 0 && int64(r.arrival) > int64(r.added)+r.off {
+		// Nothing reaches the core before it arrived at the front end: the wall
+		// clock was set since the last sample.
+		r.off = int64(r.arrival) - int64(r.added)
+	}
+	if r.resp != "" {
+		e.byResp[r.resp] = append(e.byResp[r.resp], r)
+		c.claimByID(r)
+	}
+}
+
+func (c *Correlator) newRequest(co *core, id string, at signal.Mono) *request {
+	if c.reqs.n >= c.opt.MaxRequests {
+		c.own.evicted("request")
+		old := c.reqs.head
+		old.evicted = true
+		if !old.done || old.waiting {
+			c.endRequest(old, endEvicted, c.now)
+		}
+		c.release(old)
+	}
+	r := &request{id: id, core: co, client: -1, added: at, losses: c.losses, off: c.clock.off, offOK: c.clock.ok}
+	c.reqs.push(r)
+	co.reqs[id] = r
+	co.gone.remove(id)
+	return r
+}
+
+// stepOutput is the hot path: one call per message, one pass of the loop per
+// request and step, without allocation once a request has begun.
+func (c *Correlator) stepOutput(s *signal.StepOutput) {
+	e := c.engine(s.Core.Engine)
+	e.seen.Outputs = true
+	co := e.core(s.Core)
+	co.m.step(s)
+	if s.Stats != nil {
+		e.seen.Stats = true
+	}
+	seq, undelivered := e.msgs.add(s)
+	for _, r := range undelivered {
+		c.requestUndelivered(r)
+	}
+	for i := range s.Outputs {
+		o := &s.Outputs[i]
+		r := co.reqs[string(o.ID)]
+		if r == nil {
+			if _, gone := co.gone.ids[string(o.ID)]; gone {
+				c.own.droppedOutputs++
+				continue
+			}
+			r = c.newRequest(co, string(o.ID), s.At) // seen for the first time in mid-flight
+		}
+		c.output(co, r, s, o, seq)
+	}
+}
+
+func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signal.Output, seq uint64) {
+	r.outputs++
+	n := max(o.NumTokens, 0)
+	r.tokens += int64(n)
+	co.m.generated += uint64(n)
+	if len(o.Events) > 0 {
+		c.engineEvents(co, r, o.Events)
+	}
+	if r.outputs == 1 {
+		c.firstOutput(co, r, s, o, seq)
+	}
+	r.last, r.lastSend, r.lastMsg = s.Stamp, s.At, seq
+	if r.param.HasStop {
+		r.recent[r.outputs%recentOutputs] = output{s.Stamp, s.At, seq, r.tokens}
+	}
+	if c.opt.Precision >= 2 {
+		c.tokenEvent(r, s, o)
+	}
+	if o.Finish != signal.FinishNone {
+		r.finish, r.finishReason = o.Finish, o.FinishReason
+		c.endRequest(r, endFinished, s.At)
+	}
+}
+
+func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *signal.Output, seq uint64) {
+	// With its statistics on, the engine sends QUEUED with the first output. One
+	// without it is a later one, whose predecessors were not seen.
+	r.firstOK = r.queued != 0 || (r.arrivalSeen && !co.eng.seen.Events)
+	if o.CachedTokens.OK {
+		r.cached = o.CachedTokens
+	}
+	if o.PromptTokens.OK {
+		r.corePrompt = o.PromptTokens
+	}
+	if !r.firstOK {
+		return
+	}
+	r.first, r.firstSend, r.firstMsg = s.Stamp, s.At, seq
+	switch {
+	case o.PromptTokens.OK:
+		co.m.prompt += uint64(max(o.PromptTokens.V, 0))
+	case r.prompt.OK:
+		co.m.prompt += uint64(max(r.prompt.V, 0))
+	}
+	if m := co.eng.msgs.get(seq); m != nil && o.Finish == signal.FinishNone {
+		if m.recv != 0 {
+			c.requestDelivered(r, seq, m.recv)
+		} else {
+			m.waiters = append(m.waiters, r)
+		}
+	}
+}
+
+func (c *Correlator) engineEvents(co *core, r *request, events []signal.EngineEvent) {
+	for _, ev := range events {
+		switch ev.Kind {
+		case signal.EventQueued:
+			co.eng.seen.Events = true
+			if r.queued == 0 {
+				r.queued = ev.At
+				c.stateEvent(r, ev)
+			}
+		case signal.EventScheduled:
+			// Preempted requests are scheduled again: the first time counts, and
+			// only if it is known to be the first.
+			if r.sched == 0 && r.queued != 0 && r.outputs == 1 {
+				r.sched = ev.At
+			}
+		case signal.EventPreempted:
+			r.preempted++
+			co.m.preemptions++
+			c.stateEvent(r, ev)
+		}
+	}
+}
+
+func (c *Correlator) requestAborted(s *signal.RequestAborted) {
+	co := c.engine(s.Core.Engine).core(s.Core)
+	for _, id := range s.IDs {
+		r := co.reqs[id]
+		if r == nil {
+			co.gone.add(id) // its outputs may still come
+			continue
+		}
+		c.endRequest(r, endAborted, s.At)
+	}
+}
+
+// endRequest ends a request in the engine. Its tree may have to wait.
+func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
+	if r.done && !r.waiting {
+		return
+	}
+	co := r.core
+	if co.reqs[r.id] == r {
+		delete(co.reqs, r.id)
+	}
+	co.gone.add(r.id)
+	if r.end == endNone {
+		r.end, r.endAt = kind, at
+	}
+	r.done, r.doneAt, r.waiting = true, c.now, false
+	if kind == endFinished {
+		if m := co.eng.msgs.get(r.lastMsg); m != nil {
+			if m.recv == 0 {
+				m.waiters = append(m.waiters, r)
+				r.waiting = true
+				c.waiting = append(c.waiting, r)
+				return
+			}
+			c.requestDelivered(r, r.lastMsg, m.recv)
+		}
+	}
+	c.requestDone(r)
+}
+
+// requestDelivered: the message of that number, with r's first or last output, has arrived.
+func (c *Correlator) requestDelivered(r *request, seq uint64, at signal.Mono) {
+	if !r.live {
+		return
+	}
+	if seq == r.firstMsg && r.firstRecv == 0 {
+		r.firstRecv = at
+		c.countFirst(r)
+	}
+	if r.done && seq == r.lastMsg && r.lastRecv == 0 {
+		r.lastRecv = at
+	}
+	if r.waiting && seq == r.lastMsg {
+		r.waiting = false
+		c.requestDone(r)
+	}
+}
+
+// requestUndelivered: a message with r's first or last output left the window.
+func (c *Correlator) requestUndelivered(r *request) {
+	if r.live && r.waiting {
+		r.waiting = false
+		c.requestDone(r)
+	}
+}
+
+// requestDone: all that will be known of r inside the engine is known.
+func (c *Correlator) requestDone(r *request) {
+	if !r.live {
+		return
+	}
+	c.countFirst(r)
+	if r.end == endFinished {
+		c.countFinished(r)
+	}
+	if r.ex != nil {
+		c.tryEmit(r.ex)
+		return
+	}
+	if r.end == endAborted {
+		c.claimAborted(r)
+		if r.ex != nil {
+			c.tryEmit(r.ex)
+			return
+		}
+	}
+	if c.mayBeClaimed(r) {
+		c.held = append(c.held, r)
+		return
+	}
+	c.emitAlone(r)
+}
+
+// releaseHeld exports the requests that no exchange can claim any more.
+func (c *Correlator) releaseHeld() {
+	if len(c.held) == 0 {
+		return
+	}
+	held := c.held
+	c.held = nil
+	for _, r := range held {
+		switch {
+		case !r.live || r.ex != nil:
+		case c.mayBeClaimed(r):
+			c.held = append(c.held, r)
+		default:
+			c.emitAlone(r)
+		}
+	}
+}
+
+// release exports r now, with its exchange if that is over too.
+func (c *Correlator) release(r *request) {
+	if !r.live {
+		return
+	}
+	if r.ex != nil {
+		if r.ex.ended {
+			c.emitExchange(r.ex)
+			return
+		}
+		// The exchange goes on: it keeps its identity, the request leaves first.
+		r.ex.left++
+		i := slices.Index(r.ex.reqs, r)
+		r.ex.reqs = slices.Delete(r.ex.reqs, i, i+1)
+	}
+	c.emitAlone(r)
+}
+
+// forget drops r from all state.
+func (c *Correlator) forget(r *request) {
+	c.reqs.remove(r)
+	e := r.core.eng
+	if r.core.reqs[r.id] == r {
+		delete(r.core.reqs, r.id)
+	}
+	e.unindex(r)
+}
+
+func (e *engine) unindex(r *request) {
+	if r.resp == "" {
+		return
+	}
+	list := e.byResp[r.resp]
+	if i := slices.Index(list, r); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	}
+	if len(list) == 0 {
+		delete(e.byResp, r.resp)
+	} else {
+		e.byResp[r.resp] = list
+	}
+}
