@@ -1,0 +1,691 @@
+// Package httptap turns the socket calls of an HTTP/1 server into exchanges: one
+// request with its response. It also takes secrets out of such records
+// (Scrubber) and blanks what users wrote and models answered (Redactor).
+//
+// All three follow every connection byte by byte with the same machine (tap).
+// Nothing here blocks, reads a clock or starts a goroutine; none of the types is
+// safe for concurrent use.
+package httptap
+
+import (
+	"bytes"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+)
+
+const (
+	// maxConns bounds the connections followed at a time. An idle one costs
+	// about 200 bytes.
+	maxConns = 4096
+	// maxOpen bounds the requests in flight on one connection. httptools and
+	// h11 answer pipelined requests one at a time; clients rarely send two.
+	maxOpen = 64
+)
+
+// reason says why bytes did not become an exchange.
+type reason uint8
+
+const (
+	reasonNone     reason = iota
+	reasonProcess         // of a process that belongs to no engine
+	reasonTLS             // connections, from here on
+	reasonHTTP2           //
+	reasonNotHTTP         //
+	reasonHead            // malformed or too long a head
+	reasonUpgraded        // after 101 or CONNECT
+	reasonPipeline        // more than maxOpen requests in flight
+	reasonOrphan          // a response to no request that we saw
+	reasonEvicted         // connections forgotten for lack of room
+	reasonContent         // contents left out for lack of room
+	numReasons
+)
+
+var reasonNames = [numReasons]string{
+	"", "http_unknown_process", "http_tls", "http_http2", "http_not_http", "http_bad_head",
+	"http_upgraded", "http_pipeline_full", "http_orphan_response", "http_conns_full", "http_content_full",
+}
+
+// sink gets the parts of the messages on all connections, in order. Slices alias
+// the record: a sink may rewrite them in place.
+type sink interface {
+	// open is called for a connection's first record; false leaves it out.
+	open(c *conn) bool
+	// headBytes are bytes of a head, which may turn out not to be complete.
+	headBytes(c *conn, dir uint8, b []byte)
+	request(c *conn, x *exchange, h *head)
+	requestBody(c *conn, x *exchange, b []byte)
+	// requestEnd: the last byte was read at x.done, 0 if that is not known.
+	requestEnd(c *conn, x *exchange)
+	response(c *conn, x *exchange, h *head)
+	responseBody(c *conn, x *exchange, b []byte)
+	// gap: n bytes of the body were not seen.
+	gap(c *conn, x *exchange, dir uint8, n uint64)
+	// lost are bytes of a chunked body after a gap, with their framing.
+	lost(c *conn, x *exchange, dir uint8, b []byte)
+	// stray are bytes that belong to no message, or to an unknown place in one.
+	stray(c *conn, dir uint8, b []byte)
+	// end comes once for each exchange.
+	end(c *conn, x *exchange, o signal.Outcome, at uint64)
+}
+
+type connKey struct {
+	pid uint32
+	id  uint64
+}
+
+// conn is one connection.
+type conn struct {
+	connKey
+	engine       signal.EngineID
+	lport, rport uint16
+	midstream    bool
+	ignored      reason
+	seq          uint32 // of the next exchange
+	rd, wr       stream
+	pending      []*exchange // requests without a complete response, oldest first
+	reading      *exchange   // whose body is being read
+	newer, older *conn
+}
+
+// stream is one direction of a connection.
+type stream struct {
+	state  streamState
+	placed bool   // next is known
+	next   uint64 // offset that follows what was seen
+	buf    []byte // beginning of a head
+	began  uint64 // time of the first byte of the head
+}
+
+// drop empties the buffer; one that grew large is not kept for an idle connection.
+func (s *stream) drop() {
+	s.buf = s.buf[:0]
+	if cap(s.buf) > 4<<10 {
+		s.buf = nil
+	}
+}
+
+type streamState uint8
+
+const (
+	atHead streamState = iota
+	inBody
+	astray // position unknown: wait for a head at the start of a socket call
+)
+
+// exchange is one request with its response.
+type exchange struct {
+	seq uint32
+
+	at, done uint64 // of the request; done 0: not complete
+	headOnly bool   // HEAD: the response has no body
+	connect  bool   // CONNECT
+	req      framing
+	reqEnded bool // no more of the request will be read
+	reqGap   bool
+
+	first, last uint64 // writes of the response
+	status      int
+	responded   bool // the head of the final response was written
+	ended       bool
+	resp        framing
+	gap         bool
+	chunks      int64
+	bytes       int64
+	call        uint64 // time of the latest write counted in chunks
+
+	parsed *parsed
+}
+
+// tap follows connections and hands the parts of their messages to a sink.
+type tap struct {
+	sink           sink
+	max            int
+	conns          map[connKey]*conn
+	newest, oldest *conn
+	now            uint64
+	count          [numReasons]uint64
+	h              head
+	spare          []*exchange
+}
+
+func newTap(s sink) tap {
+	return tap{sink: s, max: maxConns, conns: make(map[connKey]*conn)}
+}
+
+// put takes one record; those of other kinds are ignored, but for an exit, which
+// ends the exchanges of its process.
+func (t *tap) put(r *event.Record) {
+	t.now = r.Time
+	switch r.Kind {
+	case event.KindExit:
+		t.forgetAll(func(c *conn) bool { return c.pid == r.PID }, signal.OutcomeExit)
+	case event.KindHTTP:
+		switch r.HTTP.Dir {
+		case event.HTTPRead, event.HTTPWrite:
+			if c := t.conn(r); c != nil {
+				t.move(c, r)
+			}
+		case event.HTTPClose:
+			if c := t.conns[connKey{r.PID, r.HTTP.Conn}]; c != nil {
+				t.close(c, r)
+			}
+		}
+	}
+}
+
+func (t *tap) conn(r *event.Record) *conn {
+	k := connKey{r.PID, r.HTTP.Conn}
+	if c := t.conns[k]; c != nil {
+		if c != t.newest {
+			t.unlink(c)
+			t.link(c)
+		}
+		return c
+	}
+	open := r.HTTP.Flags&event.HTTPMidstream != 0
+	c := &conn{connKey: k, lport: r.HTTP.LocalPort, rport: r.HTTP.RemotePort, midstream: open || r.HTTP.Off > 0}
+	c.rd.placed, c.wr.placed = !open, !open
+	if c.midstream {
+		c.rd.state, c.wr.state = astray, astray
+	}
+	if !t.sink.open(c) {
+		t.count[reasonProcess]++
+		return nil
+	}
+	if len(t.conns) >= t.max {
+		t.count[reasonEvicted]++
+		t.forget(t.oldest, signal.OutcomeDetached)
+	}
+	t.conns[k] = c
+	t.link(c)
+	return c
+}
+
+func (t *tap) link(c *conn) {
+	c.older, c.newer = t.newest, nil
+	if t.newest != nil {
+		t.newest.newer = c
+	} else {
+		t.oldest = c
+	}
+	t.newest = c
+}
+
+func (t *tap) unlink(c *conn) {
+	if c.newer != nil {
+		c.newer.older = c.older
+	} else {
+		t.newest = c.older
+	}
+	if c.older != nil {
+		c.older.newer = c.newer
+	} else {
+		t.oldest = c.newer
+	}
+}
+
+// forget ends the exchanges of a connection and drops it.
+func (t *tap) forget(c *conn, o signal.Outcome) {
+	for len(c.pending) > 0 {
+		t.end(c, c.pending[0], o, t.now)
+	}
+	t.unlink(c)
+	delete(t.conns, c.connKey)
+}
+
+// forgetAll forgets the connections that match, the least recently used first.
+func (t *tap) forgetAll(match func(*conn) bool, o signal.Outcome) {
+	for c := t.oldest; c != nil; {
+		next := c.newer
+		if match(c) {
+			t.forget(c, o)
+		}
+		c = next
+	}
+}
+
+func (t *tap) close(c *conn, r *event.Record) {
+	peer := r.HTTP.Flags&(event.HTTPEOF|event.HTTPReset) != 0
+	o := signal.OutcomeClosed
+	if peer {
+		o = signal.OutcomeDisconnect
+	}
+	if len(c.pending) > 0 {
+		x := c.pending[0]
+		if r.HTTP.Skipped > 0 {
+			x.gap = true
+			x.chunks += int64(r.HTTP.Skipped)
+		}
+		if !peer && x.responded && x.resp.kind == bodyClose {
+			t.end(c, x, signal.OutcomeComplete, t.now)
+		}
+	}
+	t.forget(c, o)
+}
+
+func (t *tap) ignore(c *conn, why reason, o signal.Outcome) {
+	for len(c.pending) > 0 {
+		t.end(c, c.pending[0], o, t.now)
+	}
+	c.ignored = why
+	c.reading, c.rd.buf, c.wr.buf = nil, nil, nil
+	t.count[why]++
+}
+
+// move handles a read or a write.
+func (t *tap) move(c *conn, r *event.Record) {
+	h, b := &r.HTTP, r.Data
+	if c.ignored != reasonNone {
+		t.sink.stray(c, h.Dir, b)
+		return
+	}
+	s := &c.rd
+	if h.Dir == event.HTTPWrite {
+		s = &c.wr
+	}
+	switch {
+	case !s.placed:
+		s.placed = true
+	case h.Off > s.next:
+		t.missed(c, h.Dir, h.Off-s.next, h.Skipped, h.SkippedLast)
+	case h.Off < s.next:
+		t.adrift(c, h.Dir)
+	}
+	s.next = h.Off + uint64(len(b))
+	if h.Dir == event.HTTPRead {
+		t.read(c, b)
+	} else {
+		t.write(c, b)
+	}
+	if n := h.Size - uint32(len(b)); h.Flags&event.HTTPCut != 0 && h.Size > uint32(len(b)) {
+		s.next += uint64(n)
+		if c.ignored == reasonNone {
+			t.missed(c, h.Dir, uint64(n), 0, t.now)
+		}
+	}
+}
+
+// missed accounts for n bytes that were not copied or got lost, in calls of
+// which the latest was at last (0 if not known).
+func (t *tap) missed(c *conn, dir uint8, n uint64, calls uint32, last uint64) {
+	if dir == event.HTTPRead {
+		x := c.reading
+		if c.rd.state != inBody {
+			c.rd.state, c.rd.buf = astray, nil
+			return
+		}
+		x.reqGap = true
+		t.sink.gap(c, x, dir, n)
+		if done, over := x.req.skip(n); done {
+			x.done = last
+			if over {
+				x.done = 0
+			}
+			t.requestEnd(c, x)
+			if over {
+				c.rd.state = astray
+			}
+		}
+		return
+	}
+	if len(c.pending) == 0 {
+		c.wr.state, c.wr.buf = astray, nil
+		return
+	}
+	x := c.pending[0]
+	x.gap = true
+	if c.wr.state != inBody {
+		c.wr.state, c.wr.buf = astray, nil
+		return
+	}
+	x.bytes += int64(n)
+	x.chunks += int64(calls)
+	x.last = max(x.last, last)
+	t.sink.gap(c, x, dir, n)
+	if done, over := x.resp.skip(n); done {
+		t.end(c, x, signal.OutcomeComplete, x.last)
+		if over {
+			c.wr.state = astray
+		}
+	}
+}
+
+// adrift: the stream goes on at a place that was passed already, so that nothing
+// is known about where its messages lie.
+func (t *tap) adrift(c *conn, dir uint8) {
+	if dir == event.HTTPRead {
+		if x := c.reading; x != nil {
+			x.reqGap = true
+			t.sink.gap(c, x, dir, 0)
+			t.requestEnd(c, x)
+		}
+		c.rd.state, c.rd.buf = astray, nil
+		return
+	}
+	if len(c.pending) > 0 {
+		x := c.pending[0]
+		x.gap = true
+		t.sink.gap(c, x, dir, 0)
+	}
+	c.wr.state, c.wr.buf = astray, nil
+}
+
+func (t *tap) read(c *conn, b []byte) {
+	s := &c.rd
+	switch {
+	case s.state == astray:
+		if wholeHead(b, true) {
+			s.state = atHead
+		}
+	case s.state == inBody && c.reading.req.lost() && !c.reading.req.resync(b):
+		// Only after an answer can the next request follow.
+		if (c.reading.responded || c.reading.ended) && wholeHead(b, true) {
+			t.requestEnd(c, c.reading)
+		}
+	}
+	for len(b) > 0 && c.ignored == reasonNone {
+		switch s.state {
+		case atHead:
+			b = t.readHead(c, b)
+		case inBody:
+			b = t.readBody(c, b)
+		case astray:
+			t.sink.stray(c, event.HTTPRead, b)
+			return
+		}
+	}
+	if len(b) > 0 {
+		t.sink.stray(c, event.HTTPRead, b)
+	}
+}
+
+func (t *tap) readHead(c *conn, b []byte) []byte {
+	if len(c.rd.buf) == 0 {
+		n := 0
+		for n < len(b) && (b[n] == '\r' || b[n] == '\n') {
+			n++ // servers skip empty lines before a request
+		}
+		t.sink.headBytes(c, event.HTTPRead, b[:n])
+		if b = b[n:]; len(b) == 0 {
+			return nil
+		}
+		if !beginsRequest(b) {
+			t.ignore(c, foreign(b), signal.OutcomeDetached)
+			return b
+		}
+		c.rd.began = t.now
+	}
+	whole, rest, ok := t.gather(c, event.HTTPRead, b)
+	if !ok || whole == nil {
+		return rest
+	}
+	h := &t.h
+	if !h.parse(whole, true) {
+		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		return rest
+	}
+	if len(c.pending) >= maxOpen {
+		t.ignore(c, reasonPipeline, signal.OutcomeDetached)
+		return rest
+	}
+	x := t.newExchange()
+	x.seq, x.at = c.seq, c.rd.began
+	x.headOnly, x.connect = string(h.method) == "HEAD", string(h.method) == "CONNECT"
+	switch {
+	case h.chunked:
+		x.req = framing{kind: bodyChunked}
+	case h.length > 0:
+		x.req = lengthFraming(h.length)
+	}
+	c.seq++
+	c.pending = append(c.pending, x)
+	c.reading = x
+	c.rd.state = inBody
+	t.sink.request(c, x, h)
+	c.rd.drop()
+	if x.req.kind == bodyNone {
+		x.done = t.now
+		t.requestEnd(c, x)
+	}
+	return rest
+}
+
+// gather collects a head over records. whole is nil until it is complete; ok is
+// false when the connection was given up.
+func (t *tap) gather(c *conn, dir uint8, b []byte) (whole, rest []byte, ok bool) {
+	s := &c.rd
+	if dir == event.HTTPWrite {
+		s = &c.wr
+	}
+	had := len(s.buf)
+	if had == 0 {
+		if i := bytes.Index(b, headEnd); i >= 0 {
+			n := i + len(headEnd)
+			t.sink.headBytes(c, dir, b[:n])
+			return b[:n], b[n:], true
+		}
+	}
+	from := max(0, had-len(headEnd)+1)
+	s.buf = append(s.buf, b[:min(len(b), maxHead+1-had)]...)
+	if dir == event.HTTPRead && !beginsRequest(s.buf) || dir == event.HTTPWrite && !beginsResponse(s.buf) {
+		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		return nil, b, false
+	}
+	n := len(s.buf)
+	i := bytes.Index(s.buf[from:], headEnd)
+	if i >= 0 {
+		n = from + i + len(headEnd)
+	}
+	t.sink.headBytes(c, dir, b[:n-had])
+	rest = b[n-had:]
+	switch {
+	case i >= 0:
+		return s.buf[:n], rest, true
+	case n > maxHead:
+		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		return nil, rest, false
+	}
+	return nil, rest, true
+}
+
+func foreign(b []byte) reason {
+	const preface = "PRI * HTTP/2.0"
+	switch n := min(len(b), len(preface)); {
+	case b[0] == 0x16: // TLS: a handshake record
+		return reasonTLS
+	case string(b[:n]) == preface[:n]:
+		return reasonHTTP2
+	}
+	return reasonNotHTTP
+}
+
+func (t *tap) readBody(c *conn, b []byte) []byte {
+	x := c.reading
+	n, kind, done := x.req.next(b)
+	switch {
+	case n == 0 && x.req.lost():
+		x.reqGap = true
+		t.sink.lost(c, x, event.HTTPRead, b)
+		return nil
+	case kind == spanBody:
+		t.sink.requestBody(c, x, b[:n])
+	case kind == spanExtra:
+		t.sink.stray(c, event.HTTPRead, b[:n])
+	}
+	if done {
+		x.done = t.now
+		t.requestEnd(c, x)
+	}
+	return b[n:]
+}
+
+func (t *tap) requestEnd(c *conn, x *exchange) {
+	x.reqEnded = true
+	c.reading = nil
+	c.rd.state = atHead
+	t.sink.requestEnd(c, x)
+	t.release(x)
+}
+
+func (t *tap) write(c *conn, b []byte) {
+	s := &c.wr
+	record := b
+	if s.state != atHead && len(c.pending) > 0 {
+		x := c.pending[0]
+		unsure := s.state == astray || x.resp.lost() && !x.resp.resync(b)
+		if unsure && wholeHead(b, false) {
+			if x.responded && len(c.pending) > 1 {
+				// The server answers in order: the end of the answer before
+				// this one is among the bytes not seen.
+				t.end(c, x, signal.OutcomeComplete, x.last)
+			}
+			if !c.pending[0].responded {
+				s.state = atHead
+			}
+		}
+	}
+	for len(b) > 0 && c.ignored == reasonNone {
+		switch s.state {
+		case atHead:
+			b = t.writeHead(c, b)
+		case inBody:
+			b = t.writeBody(c, b, record)
+		case astray:
+			t.sink.stray(c, event.HTTPWrite, b)
+			return
+		}
+	}
+	if len(b) > 0 {
+		t.sink.stray(c, event.HTTPWrite, b)
+	}
+}
+
+func (t *tap) writeHead(c *conn, b []byte) []byte {
+	if len(c.wr.buf) == 0 {
+		if len(c.pending) == 0 {
+			t.count[reasonOrphan]++
+			c.wr.state = astray
+			return b
+		}
+		if !beginsResponse(b) {
+			t.ignore(c, reasonHead, signal.OutcomeDetached)
+			return b
+		}
+		c.wr.began = t.now
+	}
+	whole, rest, ok := t.gather(c, event.HTTPWrite, b)
+	if !ok || whole == nil {
+		return rest
+	}
+	h := &t.h
+	if !h.parse(whole, false) {
+		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		return rest
+	}
+	size := len(whole)
+	if h.status < 200 && h.status != 101 {
+		c.wr.drop()
+		return rest // interim: the final response follows
+	}
+	x := c.pending[0]
+	x.responded, x.status, x.bytes = true, h.status, int64(size)
+	x.first, x.last = c.wr.began, t.now
+	t.sink.response(c, x, h)
+	c.wr.drop()
+	if h.status == 101 || x.connect && h.status < 300 {
+		t.end(c, x, signal.OutcomeComplete, t.now)
+		t.ignore(c, reasonUpgraded, signal.OutcomeDetached)
+		return rest
+	}
+	switch {
+	case x.headOnly || h.status == 204 || h.status == 304:
+	case h.chunked:
+		x.resp = framing{kind: bodyChunked}
+	case h.length >= 0:
+		x.resp = lengthFraming(h.length)
+	default:
+		x.resp = framing{kind: bodyClose}
+	}
+	c.wr.state = inBody
+	if x.resp.kind == bodyNone {
+		t.end(c, x, signal.OutcomeComplete, t.now)
+	}
+	return rest
+}
+
+func (t *tap) writeBody(c *conn, b, record []byte) []byte {
+	x := c.pending[0]
+	x.last = t.now
+	n, kind, done := x.resp.next(b)
+	if n == 0 && x.resp.lost() {
+		x.gap = true
+		x.bytes += int64(len(b))
+		t.body(x)
+		t.sink.lost(c, x, event.HTTPWrite, b)
+		// The same sign by which the BPF program tells the end of a response.
+		if bytes.HasSuffix(record, []byte("0\r\n\r\n")) {
+			t.end(c, x, signal.OutcomeComplete, t.now)
+		}
+		return nil
+	}
+	x.bytes += int64(n)
+	switch kind {
+	case spanBody:
+		t.body(x)
+		t.sink.responseBody(c, x, b[:n])
+	case spanExtra:
+		t.sink.stray(c, event.HTTPWrite, b[:n])
+	}
+	if done {
+		t.end(c, x, signal.OutcomeComplete, t.now)
+	}
+	return b[n:]
+}
+
+// body counts the writes with bytes of a body; the records of one write share a time.
+func (t *tap) body(x *exchange) {
+	if x.call != t.now {
+		x.call = t.now
+		x.chunks++
+	}
+}
+
+// end ends the exchange x, which is pending.
+func (t *tap) end(c *conn, x *exchange, o signal.Outcome, at uint64) {
+	for i := range c.pending {
+		if c.pending[i] == x {
+			c.pending = append(c.pending[:i], c.pending[i+1:]...)
+			break
+		}
+	}
+	x.ended = true
+	if o == signal.OutcomeComplete {
+		c.wr.state = atHead
+	} else {
+		// The connection is going away: nothing more will be read of it.
+		x.reqEnded = true
+		if c.reading == x {
+			c.reading, c.rd.state = nil, astray
+		}
+	}
+	t.sink.end(c, x, o, at)
+	t.release(x)
+}
+
+func (t *tap) newExchange() *exchange {
+	if n := len(t.spare); n > 0 {
+		x := t.spare[n-1]
+		t.spare = t.spare[:n-1]
+		*x = exchange{}
+		return x
+	}
+	return new(exchange)
+}
+
+// release keeps the memory of an exchange that nothing refers to any more.
+func (t *tap) release(x *exchange) {
+	if x.ended && x.reqEnded && len(t.spare) < maxOpen {
+		t.spare = append(t.spare, x)
+	}
+}
