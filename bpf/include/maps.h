@@ -93,23 +93,26 @@ static __always_inline __u32 pid_here(struct pid *pid)
 }
 
 /*
- * The running thread, tgid in the upper half and tid in the lower, as the agent
- * sees them; 0 if the agent does not see it. bpf_get_ns_current_pid_tgid does
- * not do: it knows a process only in the process's own namespace, so an agent in
- * a nested namespace would not see containers nested below it.
+ * current_ids of an agent in a nested namespace. bpf_get_ns_current_pid_tgid does
+ * not do: it knows a process only in the process's own namespace, so that the
+ * agent would not see containers nested below it. Global, to be verified once
+ * and not with every path of its callers.
  */
-static __always_inline __u64 current_ids(void)
+__noinline __u64 nested_ids(void)
 {
-	struct task_struct *task;
-	__u64 tgid;
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	__u64 tgid = pid_here(BPF_CORE_READ(task, group_leader, thread_pid));
 
-	if (!pidns_ino)
-		return bpf_get_current_pid_tgid();
-	task = (struct task_struct *)bpf_get_current_task();
-	tgid = pid_here(BPF_CORE_READ(task, group_leader, thread_pid));
 	if (!tgid)
 		return 0;
 	return tgid << 32 | pid_here(BPF_CORE_READ(task, thread_pid));
+}
+
+/* The running thread, tgid in the upper half and tid in the lower, as the agent
+ * sees them; 0 if the agent does not see it. */
+static __always_inline __u64 current_ids(void)
+{
+	return pidns_ino ? nested_ids() : bpf_get_current_pid_tgid();
 }
 
 static __always_inline struct target *target_of(__u64 ids)
