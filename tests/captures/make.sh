@@ -1,0 +1,93 @@
+#!/bin/bash
+# Records the scenarios again, one file each, and the goldens of their replay.
+#
+# usage: make.sh [NAME...]
+#
+# Needs root, "make build" and the installed engine. Without names it makes all.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+dir=tests/captures
+engine=tests/engines/vllm
+seed=7
+
+# name | server | scenarios | flags of record
+captures='
+chat|generate|chat|
+stream|generate|stream|
+burst|generate|burst|
+long|generate|long|
+prefix|generate|prefix|
+preempt|generate|preempt|
+leave|generate|leave-early,leave-mid|
+invalid|generate|invalid,other|
+n-logprobs|generate|n,logprobs|
+stop|generate|stop|
+completions|generate|completions|
+responses-messages|generate|responses,messages|
+connections|generate|keep-alive,pipeline,chunked,headers|
+tools|generate|tools|
+pooling|pooling|embeddings,score|
+'
+flags_generate="--num-gpu-blocks-override 12 --max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
+flags_pooling="--runner pooling --convert embed"
+
+work=$(mktemp -d)
+pid=
+cleanup() {
+	[ -z "$pid" ] || "$engine/serve.sh" stop "$pid"
+	rm -rf "$work"
+}
+trap cleanup EXIT
+
+wanted() {
+	[ ${#names[@]} -gt 0 ] || return 0
+	local n
+	for n in "${names[@]}"; do [ "$n" != "$1" ] || return 0; done
+	return 1
+}
+
+# idle URL: waits until the engine runs nothing.
+idle() {
+	local i
+	for ((i = 0; i < 300; i++)); do
+		curl -sf "$1/metrics" | awk '/^vllm:num_requests_(running|waiting)\{/ { n += $2 } END { exit n != 0 }' && return
+		sleep 0.1
+	done
+	echo "make.sh: the engine stays busy" >&2
+	return 1
+}
+
+names=("$@")
+port=8700
+for server in generate pooling; do
+	list=$(grep -F "|$server|" <<<"$captures" | while IFS='|' read -r name rest; do if wanted "$name"; then echo "$name|$rest"; fi; done)
+	[ -n "$list" ] || continue
+	while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+	flags=flags_$server
+	# shellcheck disable=SC2086
+	pid=$("$engine/serve.sh" start --port "$port" --log "$work/vllm.log" -- ${!flags})
+	url=http://127.0.0.1:$port
+	# What compiles on first use is not part of a recording.
+	if [ $server = generate ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
+	idle "$url"
+	while IFS='|' read -r name _ scenarios more; do
+		# shellcheck disable=SC2086
+		bin/inferspan record --pid "$pid" -o "$dir/$name.isr" --redact --note "$scenarios, seed $seed" $more 2>"$work/record.log" &
+		recorder=$!
+		for ((i = 0; i < 100; i++)); do
+			if grep -q attached "$work/record.log"; then break; fi
+			sleep 0.1
+		done
+		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed --log /dev/null
+		idle "$url"
+		sleep 0.5
+		kill -INT $recorder
+		wait $recorder || { cat "$work/record.log" >&2; exit 1; }
+		tail -n 1 "$work/record.log"
+		size=$(stat -c %s "$dir/$name.isr")
+		[ "$size" -le 204800 ] || { echo "make.sh: $name.isr has $size bytes, more than 200 KiB" >&2; exit 1; }
+	done <<<"$list"
+	"$engine/serve.sh" stop "$pid"
+	pid=
+done
+go test ./tests/captures -count=1 -update
