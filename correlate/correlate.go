@@ -154,6 +154,9 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.Engine:
 		c.tick(s.At)
 		c.engineFacts(s)
+	case *signal.CoreFailed:
+		c.tick(s.At)
+		c.coreEnded(c.engine(s.Core.Engine), s.Core.PID, s.At)
 	case *signal.ProcessExit:
 		c.tick(s.At)
 		c.processExit(s)
@@ -212,10 +215,18 @@ func (c *Correlator) tick(at signal.Mono) {
 // loss notes that records were lost. What is open now may lack parts.
 func (c *Correlator) loss(s *signal.Loss) {
 	for _, l := range s.Lost {
-		if c.own.lost(s.Stage, l.Reason, l.N) && l.Reason != "truncated" && l.Reason != "unknown_message" {
+		if c.own.lost(s.Stage, l.Reason, l.N) && mattering[l.Reason] {
 			c.losses++
 		}
 	}
+}
+
+// mattering are the reasons for which a record or a message that would have
+// given a signal is missing. Others are normal: a long prompt is cut, and at
+// attach messages and connections are under way.
+var mattering = map[string]bool{
+	"ring_full": true, "fault": true, "map_full": true, "unmatched": true, // kernel
+	"message_missing_chunk": true, "message_missing_part": true, "message_memory": true, "message_malformed": true, "message_broken": true, // decode
 }
 
 // detach exports everything that is still open.

@@ -164,16 +164,16 @@ func (e *engine) isFront(client int, pid uint32) bool {
 	return true
 }
 
-func (c *Correlator) processExit(s *signal.ProcessExit) {
-	e := c.engine(s.Engine)
+// coreEnded ends what a core was running.
+func (c *Correlator) coreEnded(e *engine, pid uint32, at signal.Mono) {
 	var reqs []*request
 	for r := c.reqs.head; r != nil; r = r.next {
-		if r.core.eng == e && r.core.PID == s.PID && (!r.done || r.waiting) {
+		if r.core.eng == e && r.core.PID == pid && (!r.done || r.waiting) {
 			reqs = append(reqs, r)
 		}
 	}
 	for _, co := range e.cores {
-		if co.PID == s.PID {
+		if co.PID == pid {
 			co.m.forgetGauges()
 		}
 	}
@@ -183,9 +183,13 @@ func (c *Correlator) processExit(s *signal.ProcessExit) {
 			r.waiting = false
 			c.requestDone(r)
 		} else if !r.done {
-			c.endRequest(r, endExit, s.At)
+			c.endRequest(r, endExit, at)
 		}
 	}
+}
+
+func (c *Correlator) processExit(s *signal.ProcessExit) {
+	c.coreEnded(c.engine(s.Engine), s.PID, s.At)
 	var exs []*exchange
 	for ex := c.exs.head; ex != nil; ex = ex.next {
 		if ex.key.Engine == s.Engine && ex.key.PID == s.PID && !ex.ended {

@@ -99,9 +99,11 @@ func (c *Correlator) texts(ids []int64) []string {
 // after the output that turned out to be the last are dropped.
 func (c *Correlator) finishEvents(r *request, v *view) []trace.Event {
 	ev := r.events
+	end := v.end - r.off
 	if v.outcome == OutcomeStopString {
-		ev = slices.DeleteFunc(ev, func(e trace.Event) bool { return e.Time > int64(r.last) })
+		end = min(end, int64(r.last))
 	}
+	ev = slices.DeleteFunc(ev, func(e trace.Event) bool { return e.Time > end || e.Time < v.start-r.off })
 	slices.SortStableFunc(ev, func(a, b trace.Event) int {
 		switch {
 		case a.Time < b.Time:

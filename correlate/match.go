@@ -93,12 +93,12 @@ func (c *Correlator) mayBeClaimed(r *request) bool {
 	return false
 }
 
-// claimAborted looks for the exchange of a request that was cut short before
-// its response began: one whose client went away before the abort.
-func (c *Correlator) claimAborted(r *request) {
+// claimCutShort looks for the exchange of a request that was cut short before its
+// response began: one whose client went away, or whose server exited, before.
+func (c *Correlator) claimCutShort(r *request) {
 	var cand []*exchange
 	for _, x := range c.ended {
-		if x.open() && x.outcome == signal.OutcomeDisconnect && x.endAt <= r.endAt+slack && x.compatible(r) {
+		if x.open() && (x.outcome == signal.OutcomeDisconnect || x.outcome == signal.OutcomeExit) && x.endAt <= r.endAt+slack && x.compatible(r) {
 			cand = append(cand, x)
 		}
 	}

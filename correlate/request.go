@@ -354,8 +354,8 @@ func (c *Correlator) requestDone(r *request) {
 		c.tryEmit(r.ex)
 		return
 	}
-	if r.end == endAborted {
-		c.claimAborted(r)
+	if r.end == endAborted || r.end == endExit {
+		c.claimCutShort(r)
 		if r.ex != nil {
 			c.tryEmit(r.ex)
 			return

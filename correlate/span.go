@@ -257,7 +257,9 @@ func (c *Correlator) requestOutcome(v *view) string {
 		return OutcomeEngineExit
 	case x != nil && x.ended && x.outcome == signal.OutcomeComplete && x.status < 400:
 		// The response came to its regular end without the engine's doing.
-		if r.outputs > 0 && (slices.Contains(x.finish, "stop") || (r.param.HasStop && len(x.finish) == 0)) {
+		stop := slices.Contains(x.finish, "stop") || slices.Contains(x.finish, "stop_sequence")
+		abort := slices.Contains(x.finish, "abort") || slices.Contains(x.finish, "cancelled")
+		if r.outputs > 0 && (stop || (r.param.HasStop && !abort)) {
 			return OutcomeStopString
 		}
 		return OutcomeAborted

@@ -1,0 +1,84 @@
+package correlate
+
+import (
+	"fmt"
+	"testing"
+
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+)
+
+const batch = 32
+
+// stepper returns a function that puts the n-th step of 32 running requests and
+// its delivery.
+func stepper(t testing.TB) func(n int) {
+	t.Helper()
+	c := New(NewOptions())
+	sink := func(*trace.Tree) {}
+	s := newScript()
+	var outs []signal.Output
+	for i := range batch {
+		id := fmt.Sprintf("chatcmpl-%032x", i)
+		s.add(1, 2, id)
+		outs = append(outs, out(id, 1, started(2.5, 3)))
+	}
+	s.step(10, outs...)
+	for _, x := range s.sig {
+		c.Put(x, sink)
+	}
+	for i := range outs {
+		outs[i].Events = nil
+	}
+	step := &signal.StepOutput{Core: testCore, Outputs: outs, Stats: &signal.SchedulerStats{Running: signal.Some[int64](batch)}}
+	recv := &signal.Delivered{Engine: 1, PID: apiPID}
+	return func(n int) {
+		k := uint64(n) + 100
+		step.At, step.Stamp, step.Key = at(20+float64(n)), at(20+float64(n)), k
+		c.Put(step, sink)
+		recv.At, recv.Key = step.At+500_000, k
+		c.Put(recv, sink)
+	}
+}
+
+// BenchmarkStep measures the hot path: steps that give one token to each of 32
+// requests. One iteration is one output.
+func BenchmarkStep(b *testing.B) {
+	step := stepper(b)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := 0; n < b.N; n += batch {
+		step(n / batch)
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "outputs/s")
+}
+
+func TestStepDoesNotAllocate(t *testing.T) {
+	step := stepper(t)
+	n := 0
+	if a := testing.AllocsPerRun(5000, func() { step(n); n++ }); a != 0 {
+		t.Errorf("%v allocations per step", a)
+	}
+}
+
+// BenchmarkRequest measures a whole short request.
+func BenchmarkRequest(b *testing.B) {
+	c := New(NewOptions())
+	n := 0
+	sink := func(*trace.Tree) { n++ }
+	for _, x := range newScript().sig {
+		c.Put(x, sink)
+	}
+	b.ReportAllocs()
+	for i := range b.N {
+		b.StopTimer()
+		s := (&script{key: uint64(i) * 10}).chat(float64(i)*50, uint64(i), fmt.Sprintf("chatcmpl-%d", i))
+		b.StartTimer()
+		for _, x := range s.sig {
+			c.Put(x, sink)
+		}
+	}
+	if n != b.N {
+		b.Fatalf("%d trees for %d requests", n, b.N)
+	}
+}
