@@ -68,6 +68,10 @@ const auxPart = 2
 // Assembler joins frame records into messages. It needs the records of one
 // socket and direction in order; those of different sockets may interleave. It
 // is deterministic and must be used by one goroutine at a time.
+//
+// Records carry no number of their message. Where the end of one message and the
+// beginning of the next on the same socket are both lost, the two halves can look
+// like one message; its frames are real, but belong to two.
 type Assembler struct {
 	limits    Limits
 	keep      bool

@@ -291,12 +291,17 @@ func (r *reader) blankList() {
 	}
 }
 
-// blankTensor blanks an object; of a tensor, data type and shape stay.
+// blankTensor blanks an object; of a tensor, data type and shape stay, and the
+// number of the frame that has its bytes.
 func (r *reader) blankTensor() {
 	if r.isTensor() {
 		r.array()
 		r.skip()
 		r.skip()
+		if isInt(r.peek()) {
+			r.skip()
+			return
+		}
 	}
 	r.blank()
 }

@@ -32,21 +32,73 @@ func (s *schema) resumeRequest(tail []byte, from, n int) (start, first int, ok b
 	if n > len(fields) {
 		return 0, 0, false
 	}
+	if from > 0 && fields[from-1] == fieldPromptTokenIDs {
+		if at, ok := afterInts(tail, fields[from:n]); ok {
+			return at, from, true
+		}
+	} else if at, first, ok := resumeAt(tail, fields, from, n); ok {
+		return at, first, ok
+	}
 	// Where the gap reaches beyond the field it began in, the arrival time is a
 	// second landmark: no other field is a float.
-	arrival := slices.Index(fields, fieldArrivalTime)
-	for _, first := range []int{from, arrival} {
-		if first < from || first >= n {
-			continue
-		}
-		if p, ok := findFields(tail, fields[first:n], requestType); ok {
-			if p.single {
-				return p.at, first, true
-			}
-			return p.second, first + 1, true
-		}
+	if arrival := slices.Index(fields, fieldArrivalTime); arrival > from && arrival < n {
+		return resumeAt(tail, fields, arrival, n)
 	}
 	return 0, 0, false
+}
+
+// afterInts finds the fields behind a list of integers of which b begins
+// somewhere in the middle. An integer has at most 9 bytes, so reading on from one
+// of the first 9 places meets the end of the list: the first byte that begins no
+// integer. From the other places one may meet other ends, but hardly one from
+// which the fields follow up to the end; if so, ok is false.
+func afterInts(b []byte, fields []field) (at int, ok bool) {
+	at = -1
+	for start := range min(9, len(b)) {
+		r := reader{b: b[start:]}
+		for len(r.b) > 0 && isInt(r.b[0]) && r.err == nil {
+			r.skip()
+		}
+		end := len(b) - len(r.b)
+		if r.err != nil || end == at || !matchFields(r.b, fields) {
+			continue
+		}
+		if at >= 0 {
+			return 0, false
+		}
+		at = end
+	}
+	return at, at >= 0
+}
+
+// matchFields tells whether exactly the fields of a request follow in b.
+func matchFields(b []byte, fields []field) bool {
+	for _, f := range fields {
+		if len(b) == 0 || !requestType(f, b[0]) {
+			return false
+		}
+		rest, err := skipObject(b)
+		if err != nil {
+			return false
+		}
+		b = rest
+	}
+	return len(b) == 0
+}
+
+// resumeAt finds field first or the one after it, if where first begins is open.
+func resumeAt(tail []byte, fields []field, first, n int) (start, at int, ok bool) {
+	if first >= n {
+		return 0, 0, false
+	}
+	p, ok := findFields(tail, fields[first:n], requestType)
+	switch {
+	case !ok:
+		return 0, 0, false
+	case p.single:
+		return p.at, first, true
+	}
+	return p.second, first + 1, true
 }
 
 // place is where fields were found.
@@ -100,7 +152,7 @@ func requestType(f field, c byte) bool {
 		return c == mpFloat64
 	case fieldSamplingParams:
 		return c == mpNil || isMap(c)
-	case fieldPoolingParams, fieldPromptEmbeds, fieldPromptTokenIDs:
+	case fieldPoolingParams, fieldPromptEmbeds, fieldPromptTokenIDs, fieldMultiModal:
 		return c == mpNil || isArray(c)
 	case fieldClientIndex:
 		return isInt(c)

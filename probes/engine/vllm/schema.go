@@ -21,6 +21,7 @@ const (
 	fieldRequestID // also of EngineCoreOutput
 	fieldPrompt
 	fieldPromptTokenIDs
+	fieldMultiModal
 	fieldPromptEmbeds
 	fieldSamplingParams
 	fieldPoolingParams
@@ -56,6 +57,7 @@ const (
 
 var requestFields = map[string]field{
 	"request_id": fieldRequestID, "prompt": fieldPrompt, "prompt_token_ids": fieldPromptTokenIDs, "prompt_embeds": fieldPromptEmbeds,
+	"mm_features": fieldMultiModal, "mm_inputs": fieldMultiModal, "mm_kwargs": fieldMultiModal, "mm_hashes": fieldMultiModal, "mm_placeholders": fieldMultiModal,
 	"sampling_params": fieldSamplingParams, "pooling_params": fieldPoolingParams, "arrival_time": fieldArrivalTime,
 	"client_index": fieldClientIndex, "trace_headers": fieldTraceHeaders, "external_req_id": fieldExternalReqID,
 }

@@ -257,3 +257,34 @@ func Receipt(t int64, pid int, sock uint64, part int, more bool, data []byte) ev
 	r.Data = data[max(0, len(data)-128):]
 	return r
 }
+
+// Sizes of the kernel side: a long frame keeps its first and its last bytes.
+const (
+	chunkSize = event.MaxData
+	maxFrame  = 8 * chunkSize
+)
+
+// Chunks makes the records of a frame of any length, as the kernel side cuts it.
+func Chunks(t int64, pid, tid int, sock uint64, dir uint8, part int, more bool, data []byte) []event.Record {
+	if len(data) <= chunkSize {
+		return []event.Record{Frame(t, pid, tid, sock, dir, part, more, data)}
+	}
+	flags, head := uint8(0), len(data)
+	if len(data) > maxFrame {
+		flags, head = event.FrameCut, maxFrame-chunkSize
+	}
+	var out []event.Record
+	add := func(off, end int) {
+		r := Frame(t, pid, tid, sock, dir, part, more, data[off:end])
+		r.Frame.Size, r.Frame.Off = uint32(len(data)), uint32(off)
+		r.Frame.Flags |= flags
+		out = append(out, r)
+	}
+	for off := 0; off < head; off += chunkSize {
+		add(off, min(off+chunkSize, head))
+	}
+	if head < len(data) {
+		add(len(data)-chunkSize, len(data))
+	}
+	return out
+}
