@@ -233,7 +233,7 @@ func (d *Decoder) aborted(m *wire.Message, emit func(signal.Signal)) error {
 	switch {
 	case r.err == errShort && !p.Whole():
 		d.stats.Truncated++
-	case r.err == nil && len(r.b) > 0:
+	case r.err == nil && (len(r.b) > 0 || !p.Whole()):
 		r.err = errTrail
 		fallthrough
 	case r.err != nil:

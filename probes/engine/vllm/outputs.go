@@ -18,7 +18,8 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 	index, utility := 0, false
 	r := reader{b: p.Head}
 	n := r.array()
-	for i := 0; i < n; i++ {
+	ended := p.Whole()
+	for i := range n {
 		d.outputsField(&r, s.outputs[i], m.Parts, &index, &utility)
 		if r.err == nil {
 			continue
@@ -30,7 +31,7 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 		// its last bytes.
 		d.stats.Truncated++
 		at, ok := findFields(p.Tail, s.outputs[i+1:n], outputsType)
-		r = reader{}
+		r, ended = reader{}, true
 		if ok && at.single {
 			r.b = p.Tail[at.at:]
 			for _, f := range s.outputs[i+1 : n] {
@@ -42,7 +43,7 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 		}
 		break
 	}
-	if len(r.b) > 0 {
+	if len(r.b) > 0 || !ended {
 		return fmt.Errorf("reading outputs: %w", errTrail)
 	}
 	c := d.core(m.PID, index)

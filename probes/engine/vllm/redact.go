@@ -115,7 +115,7 @@ func (r *Redactor) redact(m *wire.Message, k kind) {
 		ok = r.request(&m.Parts[1])
 	case kindAbort:
 		payload = 1
-		ok = onlyStrings(m.Parts[1].Head)
+		ok = onlyStrings(&m.Parts[1])
 	case kindOutputs:
 		ok = r.outputs(&m.Parts[0])
 	case kindDead:
@@ -135,16 +135,21 @@ func (r *Redactor) redact(m *wire.Message, k kind) {
 	}
 }
 
-// onlyStrings tells whether b is a list of strings, of which the end may be missing.
-func onlyStrings(b []byte) bool {
-	r := reader{b: b}
+// onlyStrings tells whether a frame is a list of strings, of which the end may
+// be missing.
+func onlyStrings(p *wire.Part) bool {
+	clear(p.Tail)
+	r := reader{b: p.Head}
 	for range r.array() {
 		r.str()
 		if r.err != nil {
 			break
 		}
 	}
-	return (r.err == nil || r.err == errShort) && len(r.b) == 0
+	if p.Whole() {
+		return r.err == nil && len(r.b) == 0
+	}
+	return r.err == errShort
 }
 
 // What is kept of the messages; all else is blanked.
@@ -173,6 +178,7 @@ func (r *Redactor) request(p *wire.Part) bool {
 	s := r.schema
 	rd := reader{b: p.Head}
 	n := rd.array()
+	ended := p.Whole()
 	for i := range n {
 		s.blankRequest(&rd, i)
 		if rd.err == nil {
@@ -186,13 +192,13 @@ func (r *Redactor) request(p *wire.Part) bool {
 			start, first = len(p.Tail), n
 		}
 		clear(p.Tail[:start])
-		rd = reader{b: p.Tail[start:]}
+		rd, ended = reader{b: p.Tail[start:]}, true
 		for k := first; k < n; k++ {
 			s.blankRequest(&rd, k)
 		}
 		break
 	}
-	return rd.err == nil && len(rd.b) == 0
+	return rd.err == nil && len(rd.b) == 0 && ended
 }
 
 // blankRequest blanks field i of a request, as far as it must be.
@@ -225,6 +231,7 @@ func (r *Redactor) outputs(p *wire.Part) bool {
 	s := r.schema
 	rd := reader{b: p.Head}
 	n := rd.array()
+	ended := p.Whole()
 	for i := range n {
 		s.blankOutputs(&rd, i)
 		if rd.err == nil {
@@ -239,13 +246,13 @@ func (r *Redactor) outputs(p *wire.Part) bool {
 			return true
 		}
 		clear(p.Tail[:at.at])
-		rd = reader{b: p.Tail[at.at:]}
+		rd, ended = reader{b: p.Tail[at.at:]}, true
 		for k := i + 1; k < n; k++ {
 			s.blankOutputs(&rd, k)
 		}
 		break
 	}
-	return rd.err == nil && len(rd.b) == 0
+	return rd.err == nil && len(rd.b) == 0 && ended
 }
 
 func (s *schema) blankOutputs(r *reader, i int) {

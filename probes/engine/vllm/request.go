@@ -41,6 +41,7 @@ func (d *Decoder) readRequest(p *wire.Part, q *signal.RequestAdded) (external st
 		return "", fmt.Errorf("%w: %d elements where this version has %d", errField, n, len(s.request))
 	}
 	x := request{q: q, defaults: &d.defaults}
+	ended := p.Whole()
 	for i := range n {
 		f := fieldOther
 		if i < len(s.request) {
@@ -56,10 +57,10 @@ func (d *Decoder) readRequest(p *wire.Part, q *signal.RequestAdded) (external st
 		// The middle of the frame is missing: go on in its last bytes.
 		d.stats.Truncated++
 		x.resume(s, p.Tail, i+1, n)
-		r = reader{}
+		r, ended = reader{}, true
 		break
 	}
-	if len(r.b) > 0 {
+	if len(r.b) > 0 || !ended {
 		return "", errTrail
 	}
 	if q.ID == "" {

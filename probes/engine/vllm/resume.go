@@ -3,7 +3,7 @@ package vllm
 import "slices"
 
 // resumeBudget bounds the objects looked at to find the place to go on at.
-const resumeBudget = 4 << 20
+const resumeBudget = 1 << 20
 
 // resume goes on in the last bytes of a frame whose middle is missing, at field
 // from of n. What cannot be found there stays unknown.

@@ -155,23 +155,28 @@ func loadTable() (*tableFile, error) {
 // else in the table for exactly that version.
 func newSchema(e *target.Engine) (*schema, error) {
 	s := &schema{live: true}
-	structs, enums := e.Structs, e.Enums
-	t, err := loadTable()
-	if err != nil {
-		return nil, err
-	}
-	known, knownEnums, ok := t.lookup(e.Version)
+	structs, members := e.Structs, e.Enums[classFinish]
 	for _, c := range []string{classRequest, classOutput, classOutputs} {
 		if len(structs[c]) == 0 {
 			s.live = false
 		}
 	}
-	if !s.live {
-		if !ok {
+	if !s.live || len(members) == 0 {
+		t, err := loadTable()
+		if err != nil {
+			return nil, err
+		}
+		known, enums, ok := t.lookup(e.Version)
+		if !ok && !s.live {
 			return nil, fmt.Errorf("vLLM version %q: field order not read from the process, and not in the table of %s to %s",
 				e.Version, t.Versions[0], t.Versions[len(t.Versions)-1])
 		}
-		structs = known
+		if !s.live {
+			structs = known
+		}
+		if len(members) == 0 {
+			members = enums[classFinish]
+		}
 	}
 	for _, c := range []struct {
 		class  string
@@ -197,10 +202,6 @@ func newSchema(e *target.Engine) (*schema, error) {
 				s.required = i + 1
 			}
 		}
-	}
-	members := enums[classFinish]
-	if len(members) == 0 {
-		members = knownEnums[classFinish]
 	}
 	for v, name := range members {
 		if v < 0 || v > 255 {
