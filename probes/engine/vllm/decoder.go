@@ -26,9 +26,6 @@ const coreDead = "ENGINE_CORE_DEAD"
 // sockets that lead to it are known.
 const maxRunning = 1 << 16
 
-// maxPending bounds the multi-frame messages in receipt at one time.
-const maxPending = 1 << 10
-
 // Options of a Decoder.
 type Options struct {
 	// Tokens asks for token ids and log-probabilities of the sampled tokens.
@@ -60,7 +57,6 @@ type Decoder struct {
 	coordinated bool
 	facts       map[uint32]int // index of each known core
 	cores       map[uint32]*core
-	receiving   map[recvKey]signal.Delivered
 	stats       Stats
 	problem     error // of the last broken message
 
@@ -83,11 +79,6 @@ type core struct {
 	clients map[uint64]int // front end that a sending socket leads to
 }
 
-type recvKey struct {
-	pid  uint32
-	sock uint64
-}
-
 // NewDecoder makes a Decoder for the engine that e describes. It fails if the
 // field order of the engine's messages is neither in e.Structs nor known for
 // exactly e.Version.
@@ -97,7 +88,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}, receiving: map[recvKey]signal.Delivered{}}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:
@@ -246,34 +237,15 @@ func (d *Decoder) aborted(m *wire.Message, emit func(signal.Signal)) error {
 	return nil
 }
 
-// Receipt reads the receipt of one frame in a front end. A message of several
-// frames counts as received with its last frame.
+// Receipt reads the receipt of a message's first frame in a front end; those of
+// later frames say nothing more, since a message arrives as a whole.
 func (d *Decoder) Receipt(m *wire.Message, emit func(signal.Signal)) {
-	k := recvKey{m.PID, m.Sock}
-	if m.First == 0 {
-		d.stats.Receipts++
-		if held, ok := d.receiving[k]; ok { // its last frame was not seen
-			delete(d.receiving, k)
-			d.deliver(held, emit)
-		}
-		v := signal.Delivered{At: signal.Mono(m.End), Engine: d.engine, PID: m.PID, Key: m.Key()}
-		if m.More && len(d.receiving) < maxPending {
-			d.receiving[k] = v
-		} else {
-			d.deliver(v, emit)
-		}
+	if m.First != 0 {
 		return
 	}
-	if held, ok := d.receiving[k]; ok && !m.More {
-		delete(d.receiving, k)
-		held.At = signal.Mono(m.End)
-		d.deliver(held, emit)
-	}
-}
-
-func (d *Decoder) deliver(v signal.Delivered, emit func(signal.Signal)) {
-	if v.Key != 0 {
-		d.delivered = v
+	d.stats.Receipts++
+	if key := m.Key(); key != 0 {
+		d.delivered = signal.Delivered{At: signal.Mono(m.End), Engine: d.engine, PID: m.PID, Key: key}
 		emit(&d.delivered)
 	}
 }

@@ -133,7 +133,7 @@ func TestLongOutputs(t *testing.T) {
 		t.Fatalf("message of %d bytes is too short", len(data))
 	}
 	recs := vllmtest.Chunks(5_000_000_000, vllmtest.SyntheticCore, 2, 9, event.FrameSend, 0, false, data)
-	recs = append(recs, vllmtest.Receipt(5_000_100_000, vllmtest.SyntheticServer, 1, 0, false, data))
+	recs = append(recs, vllmtest.Receipt(5_000_100_000, vllmtest.SyntheticServer, 1, false, data))
 	var step *signal.StepOutput
 	var del *signal.Delivered
 	d, _ := decode(t, e, vllm.Options{}, recs, func(s signal.Signal) {

@@ -157,7 +157,9 @@ func TestTruth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all, order := lives(t, decodeAll(t, run.Engine, vllm.Options{}, run.Records))
+			sigs := decodeAll(t, run.Engine, vllm.Options{}, run.Records)
+			checkDelivered(t, sigs)
+			all, order := lives(t, sigs)
 			if len(all) == 0 {
 				t.Fatal("no requests")
 			}
@@ -229,6 +231,29 @@ func TestTruth(t *testing.T) {
 	}
 	if compared < 68 {
 		t.Errorf("%d spans compared, want at least 68", compared)
+	}
+}
+
+// checkDelivered checks that each step with outputs is received once, later.
+func checkDelivered(t *testing.T, sigs []signal.Signal) {
+	t.Helper()
+	sent := map[uint64]signal.Mono{}
+	for _, s := range sigs {
+		switch s := s.(type) {
+		case *signal.StepOutput:
+			if s.Key == 0 || sent[s.Key] != 0 {
+				t.Errorf("step at %d: key %x is not its own", s.At, s.Key)
+			}
+			sent[s.Key] = s.At
+		case *signal.Delivered:
+			if at := sent[s.Key]; at != 0 && s.At <= at {
+				t.Errorf("received at %d, sent at %d", s.At, at)
+			}
+			delete(sent, s.Key)
+		}
+	}
+	if len(sent) != 0 {
+		t.Errorf("%d steps were not received", len(sent))
 	}
 }
 

@@ -71,8 +71,8 @@ func AllSynthetic() ([]Synthetic, error) {
 				}
 				more := i < len(frames)-1
 				s.Records = append(s.Records, Frame(t, SyntheticCore, SyntheticCore, sock, dir, i, more, data))
-				if dir == event.FrameSend {
-					s.Records = append(s.Records, Receipt(t+10*receiveDelay, SyntheticServer, 1, i, more, data))
+				if dir == event.FrameSend && i == 0 {
+					s.Records = append(s.Records, Receipt(t+10*receiveDelay, SyntheticServer, 1, more, data))
 				}
 			}
 			return nil

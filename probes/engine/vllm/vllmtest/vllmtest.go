@@ -182,12 +182,12 @@ func (d *Dump) run(name string) (*Run, error) {
 			switch {
 			case role[f.PID] == target.RoleCore:
 				r.Records = append(r.Records, Frame(f.Time, f.PID, f.TID, f.Sock, event.FrameSend, n, f.More, data))
-				if f.Type == "PUSH" {
+				if f.Type == "PUSH" && n == 0 {
 					client := slices.IndexFunc(d.Clients, func(c DumpClient) bool { return c.Output == f.EP })
 					if client < 0 || client >= len(frontEnds) {
 						return nil, fmt.Errorf("run %q: no front end for the socket %d", name, f.Sock)
 					}
-					r.Records = append(r.Records, Receipt(at+10*receiveDelay, frontEnds[client], uint64(client)+1, n, f.More, data))
+					r.Records = append(r.Records, Receipt(at+10*receiveDelay, frontEnds[client], uint64(client)+1, f.More, data))
 				}
 			case f.Type == "ROUTER" && n > 0: // frame 0 is the address, which does not arrive
 				if in, ok := inputs[f.EP]; ok {
@@ -249,9 +249,11 @@ func Frame(t int64, pid, tid int, sock uint64, dir uint8, part int, more bool, d
 	return r
 }
 
-// Receipt makes the record of a frame's receipt in a front end.
-func Receipt(t int64, pid int, sock uint64, part int, more bool, data []byte) event.Record {
-	r := Frame(t, pid, pid, sock, event.FrameRecv, part, more, nil)
+// Receipt makes the record of the receipt of a message's first frame in a front
+// end; the kernel side makes none for later frames.
+func Receipt(t int64, pid int, sock uint64, more bool, data []byte) event.Record {
+	r := Frame(t, pid, pid, sock, event.FrameRecv, 0, more, nil)
+	r.Frame.Off = uint32(max(0, len(data)-128))
 	r.Frame.Size = uint32(len(data))
 	r.Frame.Flags |= event.FrameReceipt
 	r.Data = data[max(0, len(data)-128):]
