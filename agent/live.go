@@ -53,7 +53,7 @@ type Live struct {
 // Open finds the engine that process pid belongs to and attaches to it. Errors
 // wrap target's, attach's and bpf's sentinels. Close must be called.
 func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
-	e, err := target.ByPID(ctx, pid)
+	e, err := target.Finder{}.ByPID(ctx, pid)
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +89,49 @@ func (l *Live) attach() error {
 	return nil
 }
 
-// Status tells of each probe, by process.
-func (l *Live) Status() map[int][]attach.Status {
-	out := make(map[int][]attach.Status)
-	for pid, a := range l.probes {
-		out[int(pid)] = a.Report()
+// Attached tells whether a process has probes.
+func (l *Live) Attached(pid int) bool {
+	_, ok := l.probes[uint32(pid)]
+	return ok
+}
+
+// Probes tells how attaching went, as capability reports need it.
+func (l *Live) Probes() []target.ProbeState {
+	var out []target.ProbeState
+	for i := range l.Engine.Processes {
+		p := &l.Engine.Processes[i]
+		a := l.probes[uint32(p.PID)]
+		if a == nil {
+			continue
+		}
+		state := make(map[target.Tap]target.ProbeState)
+		for _, s := range a.Report() {
+			tap := tapOf(p.Role, s.Probe.Symbol)
+			if have, ok := state[tap]; !ok || have.Attached {
+				state[tap] = target.ProbeState{PID: p.PID, Tap: tap, Attached: s.Attached, Reason: s.Reason}
+			}
+		}
+		if _, role := attach.Plan(p); role&bpf.RoleHTTP != 0 {
+			state[target.TapHTTP] = target.ProbeState{PID: p.PID, Tap: target.TapHTTP, Attached: true}
+		}
+		for _, tap := range []target.Tap{target.TapRequests, target.TapOutputs, target.TapReceipts, target.TapHTTP} {
+			if st, ok := state[tap]; ok {
+				out = append(out, st)
+			}
+		}
 	}
 	return out
+}
+
+// tapOf names the tap that a probed function serves in a process of a role.
+func tapOf(role target.Role, symbol string) target.Tap {
+	switch {
+	case symbol == "zmq_msg_send":
+		return target.TapOutputs
+	case role == target.RoleCore:
+		return target.TapRequests
+	}
+	return target.TapReceipts
 }
 
 // Run hands facts and records to the consumers until ctx ends (nil), the engine

@@ -25,14 +25,16 @@ type Pipeline struct {
 	out    func(*trace.Tree)
 	put    func(signal.Signal) // feeds the correlator
 	last   signal.Mono         // time of the latest record
+	kernel []signal.LossCount  // totals of the latest loss record
+	steps  uint64
 }
 
 // Options of a pipeline.
 type Options struct {
-	Precision  int               // 0: engine requests only, 1: stages, 2: events per step
-	Content    correlate.Content // what becomes of prompts and completions
-	EventLimit int               // span events kept per span
-	ServerKind bool              // entry spans are of kind SERVER
+	Precision  int              // 0: engine requests only, 1: stages, 2: events per step
+	Content    correlate.Policy // what becomes of prompts and completions
+	EventLimit int              // span events kept per span, 0: the default
+	ServerKind bool             // entry spans are of kind SERVER
 }
 
 // NewPipeline makes a pipeline that calls tree for each finished request, from
@@ -43,19 +45,24 @@ func NewPipeline(o Options, tree func(*trace.Tree)) *Pipeline {
 		Content: o.Content != correlate.ContentNone,
 		Tokens:  o.Precision >= 2,
 	})
-	p.cor = correlate.New(correlate.Options{
-		Precision:  o.Precision,
-		Content:    o.Content,
-		EventLimit: o.EventLimit,
-		ServerKind: o.ServerKind,
-		TokenText: func(id int64) (string, bool) {
-			if p.tokens == nil {
-				return "", false
-			}
-			return p.tokens.Text(id)
-		},
-	})
-	p.put = func(s signal.Signal) { p.cor.Put(s, p.out) }
+	co := correlate.NewOptions()
+	co.Precision, co.Content, co.ServerKind = o.Precision, o.Content, o.ServerKind
+	if o.EventLimit > 0 {
+		co.EventLimit = o.EventLimit
+	}
+	co.TokenText = func(id int64) (string, bool) {
+		if p.tokens == nil {
+			return "", false
+		}
+		return p.tokens.Text(id)
+	}
+	p.cor = correlate.New(co)
+	p.put = func(s signal.Signal) {
+		if _, ok := s.(*signal.StepOutput); ok {
+			p.steps++
+		}
+		p.cor.Put(s, p.out)
+	}
 	return p
 }
 
@@ -80,6 +87,12 @@ func (p *Pipeline) Record(r *event.Record) error {
 	if t := signal.Mono(r.Time); t > p.last {
 		p.last = t
 	}
+	if r.Kind == event.KindLoss {
+		p.kernel = p.kernel[:0]
+		for i, n := range r.Lost {
+			p.kernel = append(p.kernel, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
+		}
+	}
 	p.dec.Record(r, p.put)
 	return nil
 }
@@ -88,7 +101,7 @@ func (p *Pipeline) Record(r *event.Record) error {
 func (p *Pipeline) Detach() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.put(&signal.Detach{At: p.last})
+	p.dec.Detach(p.last, p.put)
 }
 
 // Metrics returns the state of all metrics.
@@ -98,9 +111,16 @@ func (p *Pipeline) Metrics() metric.Snapshot {
 	return p.cor.Metrics()
 }
 
-// Dropped returns what decoding had to leave out, by reason.
-func (p *Pipeline) Dropped() []signal.LossCount {
+// Steps returns how many messages with outputs or statistics the engine cores sent.
+func (p *Pipeline) Steps() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.dec.Dropped()
+	return p.steps
+}
+
+// Lost returns what was lost so far, in the kernel and in decoding, by reason.
+func (p *Pipeline) Lost() []signal.LossCount {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append(append([]signal.LossCount(nil), p.kernel...), p.dec.Dropped()...)
 }

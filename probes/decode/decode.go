@@ -34,8 +34,16 @@ type messages interface {
 // engines has the decoder of every engine kind.
 var engines = map[string]func(*target.Engine, Options) (messages, error){
 	"vllm": func(e *target.Engine, o Options) (messages, error) {
-		return vllm.NewDecoder(e, vllm.Options{Tokens: o.Tokens})
+		d, err := vllm.NewDecoder(e, vllm.Options{Tokens: o.Tokens})
+		return vllmMessages{d}, err
 	},
+}
+
+type vllmMessages struct{ *vllm.Decoder }
+
+func (m vllmMessages) Dropped() []signal.LossCount {
+	s := m.Stats()
+	return []signal.LossCount{{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}}
 }
 
 // Decoder decodes the records of a run. It must be used by one goroutine at a
@@ -116,6 +124,12 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 			delete(d.engine, r.PID)
 		}
 	}
+}
+
+// Detach ends the run at time at: what is in flight is handed over as such.
+func (d *Decoder) Detach(at signal.Mono, emit func(signal.Signal)) {
+	d.http.Detach(at, emit)
+	emit(&signal.Detach{At: at})
 }
 
 // loss passes on the kernel's totals, with those of decoding beside them.

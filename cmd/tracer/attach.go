@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inferspan/agent"
+	"inferspan/bpf/event"
+	"inferspan/correlate"
+	"inferspan/correlate/trace"
+	"inferspan/export/term"
+	"inferspan/probes/host"
+	"inferspan/probes/target"
+)
+
+func newAttach() *cobra.Command {
+	var (
+		pid   int
+		quiet bool
+		d     detail
+		o     outputs
+	)
+	c := &cobra.Command{
+		Use:   "attach --pid PID",
+		Short: "Trace an engine until interrupted",
+		Long: `Attach traces an engine until it is interrupted (Ctrl-C) or the engine exits, and
+exports its requests as they finish. Without an output it prints a line per request.`,
+		Example: `  inferspan attach --pid 4242
+  inferspan attach --pid 4242 --otlp-endpoint http://127.0.0.1:4318
+  inferspan attach --pid 4242 --jsonl spans.jsonl --precision 2
+  inferspan attach --pid 4242 --prometheus :9464`,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			opt, err := d.options()
+			if err != nil {
+				return err
+			}
+			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: opt.Content != correlate.ContentNone})
+			if err != nil {
+				return err
+			}
+			defer live.Close()
+			var (
+				out   *sinks
+				lines *term.Stream
+			)
+			if !quiet && o.jsonl != "-" {
+				lines = term.NewStream(cmd.OutOrStdout(), term.OptionsFor(cmd.OutOrStdout()))
+			}
+			p := agent.NewPipeline(opt, func(t *trace.Tree) {
+				out.tree(t)
+				if lines != nil {
+					lines.Tree(t)
+				}
+			})
+			if out, err = o.open(cmd.Context(), cmd, p.Metrics); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
+			for _, line := range notExact(live.Engine, target.Capabilities(live.Engine, host.Report{}, live.Probes())) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "  "+line)
+			}
+			loadTokens(live.Engine, p, opt)
+			err = live.Run(cmd.Context(), p, &exporter{out: out, p: p, every: uint64(o.every)})
+			p.Detach()
+			out.metrics(p.Metrics())
+			if text := lossText(p.Lost()); text != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), text[len("; "):])
+			}
+			if cerr := out.close(cmd.Context()); cerr != nil {
+				return cerr
+			}
+			return runEnd(err)
+		},
+	}
+	pidFlag(c, &pid)
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print no line per request")
+	d.flags(c)
+	o.flags(c)
+	return c
+}
+
+// exporter is a consumer that sends the metrics on from time to time. It goes by
+// the records' time: there is one at least every second.
+type exporter struct {
+	out   *sinks
+	p     *agent.Pipeline
+	every uint64 // ns
+	next  uint64
+}
+
+func (e *exporter) Engine(*target.Engine) error { return nil }
+
+func (e *exporter) Record(r *event.Record) error {
+	if r.Kind != event.KindClock || r.Time < e.next {
+		return nil
+	}
+	if e.next != 0 {
+		e.out.metrics(e.p.Metrics())
+	}
+	e.next = r.Time + max(e.every, uint64(time.Second))
+	return nil
+}

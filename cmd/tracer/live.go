@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"inferspan/agent"
+	"inferspan/bpf"
+	"inferspan/correlate/signal"
+	"inferspan/probes/attach"
+	"inferspan/probes/target"
+)
+
+func pidFlag(c *cobra.Command, pid *int) {
+	c.Flags().IntVarP(pid, "pid", "p", 0, "any process of the engine (see inferspan ps)")
+	must(c.MarkFlagRequired("pid"))
+	must(c.RegisterFlagCompletionFunc("pid", completePID))
+}
+
+// completePID offers the engines of this host.
+func completePID(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	engines, _, err := target.Find(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var out []string
+	for i := range engines {
+		if len(engines[i].Processes) > 0 {
+			out = append(out, fmt.Sprintf("%d\t%s %s", engines[i].Processes[0].PID, engines[i].Kind, engines[i].Model))
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// openLive attaches and gives errors their exit codes.
+func openLive(ctx context.Context, pid int, o agent.LiveOptions) (*agent.Live, error) {
+	if pid <= 0 {
+		return nil, withCode(exitUsage, fmt.Errorf("--pid %d: want the id of a process", pid))
+	}
+	l, err := agent.Open(ctx, pid, o)
+	if err != nil {
+		return nil, liveError(err)
+	}
+	return l, nil
+}
+
+// liveError gives an error of finding or attaching its exit code and says what to do next.
+func liveError(err error) error {
+	switch {
+	case errors.Is(err, bpf.ErrNoBTF), errors.Is(err, bpf.ErrPermission), errors.Is(err, os.ErrPermission):
+		return withCode(exitHost, fmt.Errorf(`%w; "inferspan check" says what is missing`, err))
+	case errors.Is(err, target.ErrNoProcess), errors.Is(err, target.ErrNotEngine), errors.Is(err, target.ErrGone),
+		errors.Is(err, attach.ErrExited), errors.Is(err, attach.ErrNothing):
+		return withCode(exitTarget, err)
+	}
+	return withCode(exitHost, err)
+}
+
+// runEnd gives the end of a run its exit code. A run that ended by its time or an interrupt is no error.
+func runEnd(err error) error {
+	if errors.Is(err, agent.ErrEngineExited) {
+		return withCode(exitTarget, err)
+	}
+	return err
+}
+
+// attachedLine says what the run looks at, in one line.
+func attachedLine(l *agent.Live) string {
+	var roles []string
+	count := make(map[target.Role]int)
+	for i := range l.Engine.Processes {
+		p := &l.Engine.Processes[i]
+		if l.Attached(p.PID) {
+			count[p.Role]++
+		}
+	}
+	for role, n := range count {
+		roles = append(roles, fmt.Sprintf("%d %s", n, role))
+	}
+	sort.Strings(roles)
+	name := l.Engine.Kind
+	if l.Engine.Version != "" {
+		name += " " + l.Engine.Version
+	}
+	if m := modelName(l.Engine); m != "" {
+		name += ", " + m
+	}
+	return fmt.Sprintf("attached to %s (%s)", name, strings.Join(roles, ", "))
+}
+
+func modelName(e *target.Engine) string {
+	if len(e.ServedNames) > 0 {
+		return e.ServedNames[0]
+	}
+	return e.Model
+}
+
+// lossText says what was lost, "" for nothing.
+func lossText(lost []signal.LossCount) string {
+	var parts []string
+	for _, l := range lost {
+		if l.N > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", l.Reason, l.N))
+		}
+	}
+	if parts == nil {
+		return ""
+	}
+	return "; lost: " + strings.Join(parts, ", ")
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n < 10<<10:
+		return strconv.FormatInt(n, 10) + " B"
+	case n < 10<<20:
+		return strconv.FormatInt(n>>10, 10) + " KiB"
+	}
+	return strconv.FormatInt(n>>20, 10) + " MiB"
+}

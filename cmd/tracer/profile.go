@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inferspan/agent"
+	"inferspan/bpf"
+	"inferspan/correlate"
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+	"inferspan/export"
+	"inferspan/export/jsonl"
+	"inferspan/export/prom"
+	"inferspan/export/term"
+	"inferspan/probes/host"
+	"inferspan/probes/target"
+)
+
+func newProfile() *cobra.Command {
+	var (
+		pid      int
+		duration time.Duration
+		dir      string
+		traps    bool
+		d        detail
+		o        outputs
+	)
+	c := &cobra.Command{
+		Use:   "profile --pid PID",
+		Short: "Trace an engine for a while and print a summary",
+		Long: `Profile traces an engine for a while, shows how it goes, and prints a summary:
+requests, time to first token, time per output token, queue, prefill and decode
+percentiles, the slowest requests, losses, and what could not be had exactly.
+
+With --out it also writes, to a folder:
+  spans.jsonl   every span
+  metrics.prom  every metric, as Prometheus text
+  summary.txt   the summary
+  report.json   target, capabilities, losses, traps`,
+		Example: `  inferspan profile --pid 4242 --duration 30s
+  inferspan profile --pid 4242 --duration 2m --out /tmp/run1 --precision 2`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opt, err := d.options()
+			if err != nil {
+				return err
+			}
+			if duration <= 0 {
+				return withCode(exitUsage, fmt.Errorf("--duration %s: want more than 0", duration))
+			}
+			var files *outFiles
+			if dir != "" {
+				if files, err = newOutFiles(dir); err != nil {
+					return err
+				}
+				defer files.discard()
+			}
+			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: opt.Content != correlate.ContentNone})
+			if err != nil {
+				return err
+			}
+			defer live.Close()
+			if traps {
+				stats, err := bpf.EnableStats()
+				if err != nil {
+					return withCode(exitHost, fmt.Errorf("counting traps: %w", err))
+				}
+				defer stats.Close()
+			}
+			var (
+				out *sinks
+				sum = term.NewSummary(term.OptionsFor(cmd.OutOrStdout()))
+				n   int
+			)
+			p := agent.NewPipeline(opt, func(t *trace.Tree) {
+				n++
+				sum.Tree(t)
+				out.tree(t)
+				if files != nil {
+					files.tree(t)
+				}
+			})
+			if out, err = o.open(cmd.Context(), cmd, p.Metrics); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
+			loadTokens(live.Engine, p, opt)
+			probes := live.Probes()
+			ctx, cancel := runContext(cmd.Context(), duration)
+			defer cancel()
+			start := time.Now()
+			show := &progress{w: cmd.ErrOrStderr(), line: func() string {
+				left := max(0, duration-time.Since(start)).Round(time.Second)
+				return fmt.Sprintf("profiling process %d: %d requests, %s left%s", pid, n, left, lossText(p.Lost()))
+			}}
+			rerr := live.Run(ctx, p, &exporter{out: out, p: p, every: uint64(o.every)}, show)
+			show.done()
+			p.Detach()
+			out.metrics(p.Metrics())
+			caps := target.Capabilities(live.Engine, host.Report{}, probes)
+			sum.SetLosses(p.Lost())
+			sum.SetElapsed(time.Since(start))
+			for _, line := range notExact(live.Engine, caps) {
+				sum.Note(line)
+			}
+			if err := sum.Write(cmd.OutOrStdout()); err != nil {
+				return withCode(exitExport, err)
+			}
+			var stats map[string]bpf.ProgramStats
+			if traps {
+				if stats, err = live.Traps(); err == nil {
+					printTraps(cmd.OutOrStdout(), stats, p.Steps())
+				}
+			}
+			err = out.close(cmd.Context())
+			if files != nil {
+				defaults, derr := export.DefaultsFromEnv(o.service, os.Getenv)
+				if derr != nil {
+					return withCode(exitUsage, derr)
+				}
+				m := p.Metrics()
+				var text, plain bytes.Buffer
+				if werr := prom.WriteText(&text, &m, defaults); werr != nil {
+					return withCode(exitExport, werr)
+				}
+				if werr := sum.Write(&plain); werr != nil {
+					return withCode(exitExport, werr)
+				}
+				report := profileReport{Engine: live.Engine, Capabilities: caps, Lost: p.Lost(), Traps: stats, Seconds: time.Since(start).Seconds()}
+				if werr := files.finish(text.Bytes(), plain.Bytes(), &report); werr != nil {
+					return errors.Join(werr, err)
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "written to %s\n", dir)
+			}
+			if err != nil {
+				return err
+			}
+			return runEnd(rerr)
+		},
+	}
+	pidFlag(c, &pid)
+	f := c.Flags()
+	f.DurationVarP(&duration, "duration", "d", 30*time.Second, "how long")
+	f.StringVar(&dir, "out", "", "folder to write files to")
+	f.BoolVar(&traps, "traps", false, "count and time the probes' runs (costs some 20 ns per BPF run on the host)")
+	d.flags(c)
+	o.flags(c)
+	return c
+}
+
+// profileReport is report.json.
+type profileReport struct {
+	Engine       *target.Engine              `json:"engine"`
+	Capabilities []target.Capability         `json:"capabilities"`
+	Lost         []signal.LossCount          `json:"lost"`
+	Traps        map[string]bpf.ProgramStats `json:"traps,omitempty"`
+	Seconds      float64                     `json:"seconds"`
+}
+
+// outFiles are the files of --out. They appear together, at the end: a run that
+// fails leaves the folder as it was.
+type outFiles struct {
+	dir, tmp string
+	spans    *jsonl.Sink
+	err      error // of the first failed write
+}
+
+func newOutFiles(dir string) (*outFiles, error) {
+	fail := func(err error) (*outFiles, error) {
+		return nil, withCode(exitExport, fmt.Errorf("preparing --out %s: %w", dir, err))
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fail(err)
+	}
+	tmp, err := os.MkdirTemp(dir, ".inferspan-")
+	if err != nil {
+		return fail(err)
+	}
+	spans, err := jsonl.Create(filepath.Join(tmp, "spans.jsonl"))
+	if err != nil {
+		os.RemoveAll(tmp)
+		return fail(err)
+	}
+	return &outFiles{dir: dir, tmp: tmp, spans: spans}, nil
+}
+
+func (f *outFiles) tree(t *trace.Tree) {
+	if f.err == nil {
+		f.err = f.spans.Write(t)
+	}
+}
+
+// finish writes the other files and moves all of them to the folder.
+func (f *outFiles) finish(metrics, summary []byte, report *profileReport) error {
+	if err := f.spans.Close(nil); f.err == nil {
+		f.err = err
+	}
+	text, err := json.MarshalIndent(report, "", "  ")
+	if f.err == nil {
+		f.err = err
+	}
+	for _, file := range []struct {
+		name string
+		data []byte
+	}{{"metrics.prom", metrics}, {"summary.txt", summary}, {"report.json", append(text, '\n')}} {
+		if f.err == nil {
+			f.err = os.WriteFile(filepath.Join(f.tmp, file.name), file.data, 0o644)
+		}
+	}
+	for _, name := range []string{"spans.jsonl", "metrics.prom", "summary.txt", "report.json"} {
+		if f.err == nil {
+			f.err = os.Rename(filepath.Join(f.tmp, name), filepath.Join(f.dir, name))
+		}
+	}
+	f.discard()
+	if f.err != nil {
+		return withCode(exitExport, fmt.Errorf("writing to --out %s: %w", f.dir, f.err))
+	}
+	return nil
+}
+
+// discard removes what did not get its place.
+func (f *outFiles) discard() { os.RemoveAll(f.tmp) }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"inferspan/agent"
+	"inferspan/correlate/trace"
+	"inferspan/export"
+	"inferspan/export/jsonl"
+	"inferspan/export/prom"
+	"inferspan/export/term"
+	"inferspan/recording"
+)
+
+func newReplay() *cobra.Command {
+	var (
+		to     string
+		output string
+		d      detail
+		o      outputs
+	)
+	c := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Turn a recording into spans, metrics or a summary",
+		Long: `Replay feeds a recording through the code of a live run. The same recording gives
+the same spans, with the same ids. Of a damaged file everything before the fault is
+used; the exit code is then 5.`,
+		Example: `  inferspan replay run.isr --to summary
+  inferspan replay run.isr --to jsonl > spans.jsonl
+  inferspan replay run.isr --to otlp --otlp-endpoint http://127.0.0.1:4318
+  inferspan replay run.isr --to prom`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			opt, err := d.options()
+			if err != nil {
+				return err
+			}
+			f, err := os.Open(args[0])
+			if err != nil {
+				return withCode(exitRecording, fmt.Errorf("opening the recording: %w", err))
+			}
+			defer f.Close()
+			r, err := recording.NewReader(f)
+			if err != nil {
+				return withCode(exitRecording, fmt.Errorf("%s: %w", args[0], err))
+			}
+			w := cmd.OutOrStdout()
+			if output != "" {
+				of, err := newFile(output)
+				if err != nil {
+					return err
+				}
+				defer func() { err = of.end(err) }()
+				w = of
+			}
+			run := func(tree func(*trace.Tree)) (*agent.Pipeline, error) {
+				p := agent.NewPipeline(opt, tree)
+				notes, err := agent.Replay(r, p)
+				for _, n := range notes {
+					fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: note: %s\n", n)
+				}
+				if err != nil {
+					err = withCode(exitRecording, fmt.Errorf("%s: %w", args[0], err))
+				}
+				return p, err
+			}
+			switch to {
+			case "jsonl":
+				return replayJSONL(cmd, w, run)
+			case "prom":
+				p, rerr := run(func(*trace.Tree) {})
+				defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
+				if err != nil {
+					return withCode(exitUsage, err)
+				}
+				m := p.Metrics()
+				if err := prom.WriteText(w, &m, defaults); err != nil {
+					return withCode(exitExport, err)
+				}
+				return rerr
+			case "summary":
+				sum := term.NewSummary(term.OptionsFor(w))
+				p, rerr := run(sum.Tree)
+				sum.SetLosses(p.Lost())
+				if err := sum.Write(w); err != nil {
+					return withCode(exitExport, err)
+				}
+				return rerr
+			case "otlp":
+				o.otlp = true
+				var out *sinks
+				if out, err = o.open(cmd.Context(), cmd, nil); err != nil {
+					return err
+				}
+				p, rerr := run(out.wait)
+				out.metrics(p.Metrics())
+				if err := out.close(cmd.Context()); err != nil {
+					return err
+				}
+				return rerr
+			}
+			return withCode(exitUsage, fmt.Errorf("--to %q: want jsonl, otlp, summary or prom", to))
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&to, "to", "summary", "what to make of it: jsonl, otlp, summary, prom")
+	f.StringVarP(&output, "output", "o", "", "file to write instead of standard output")
+	f.StringVar(&o.endpoint, "otlp-endpoint", "", "OTLP base URL; otherwise OTEL_EXPORTER_OTLP_* say where")
+	f.StringVar(&o.service, "service-name", "", "service.name of engines that do not set their own")
+	d.flags(c)
+	must(c.RegisterFlagCompletionFunc("to", cobra.FixedCompletions([]string{"jsonl", "otlp", "summary", "prom"}, cobra.ShellCompDirectiveNoFileComp)))
+	return c
+}
+
+// replayJSONL writes spans without a queue: a replay can wait for its output.
+func replayJSONL(cmd *cobra.Command, w io.Writer, run func(func(*trace.Tree)) (*agent.Pipeline, error)) error {
+	sink := jsonl.New(w)
+	var werr error
+	_, rerr := run(func(t *trace.Tree) {
+		if werr == nil {
+			werr = sink.Write(t)
+		}
+	})
+	if err := sink.Close(cmd.Context()); werr == nil {
+		werr = err
+	}
+	if werr != nil {
+		return withCode(exitExport, werr)
+	}
+	return rerr
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inferspan/agent"
+	"inferspan/correlate"
+	"inferspan/correlate/metric"
+	"inferspan/correlate/trace"
+	"inferspan/export"
+	"inferspan/export/jsonl"
+	"inferspan/export/otlp"
+	"inferspan/export/prom"
+)
+
+// detail are the flags that say what spans hold.
+type detail struct {
+	precision  int
+	content    string
+	serverKind bool
+}
+
+func (d *detail) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.IntVar(&d.precision, "precision", 1, "0: engine requests, 1: and their stages, 2: and an event per step")
+	f.StringVar(&d.content, "content", "none", "where prompts and completions go: none, span, event, span_and_event")
+	f.BoolVar(&d.serverKind, "server-kind", false, "give entry spans the kind SERVER instead of INTERNAL")
+	must(c.RegisterFlagCompletionFunc("content", cobra.FixedCompletions([]string{"none", "span", "event", "span_and_event"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(c.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"0", "1", "2"}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+func (d *detail) options() (agent.Options, error) {
+	o := agent.Options{Precision: d.precision, ServerKind: d.serverKind}
+	if d.precision < 0 || d.precision > 2 {
+		return o, withCode(exitUsage, fmt.Errorf("--precision %d: want 0, 1 or 2", d.precision))
+	}
+	switch d.content {
+	case "none":
+	case "span":
+		o.Content = correlate.ContentSpan
+	case "event":
+		o.Content = correlate.ContentEvent
+	case "span_and_event":
+		o.Content = correlate.ContentSpanAndEvent
+	default:
+		return o, withCode(exitUsage, fmt.Errorf("--content %q: want none, span, event or span_and_event", d.content))
+	}
+	if v := os.Getenv("OTEL_SPAN_EVENT_COUNT_LIMIT"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 {
+			return o, withCode(exitUsage, fmt.Errorf("OTEL_SPAN_EVENT_COUNT_LIMIT=%q: want a positive number", v))
+		}
+		o.EventLimit = n
+	}
+	return o, nil
+}
+
+// outputs are the flags that say where results go.
+type outputs struct {
+	otlp     bool
+	endpoint string
+	jsonl    string
+	prom     string
+	service  string
+	every    time.Duration
+}
+
+func (o *outputs) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&o.otlp, "otlp", false, "export by OTLP http/protobuf; OTEL_EXPORTER_OTLP_* say where")
+	f.StringVar(&o.endpoint, "otlp-endpoint", "", "export by OTLP to this base URL, e.g. http://127.0.0.1:4318")
+	f.StringVar(&o.jsonl, "jsonl", "", `write spans as JSON lines to this file ("-": standard output)`)
+	f.StringVar(&o.prom, "prometheus", "", "serve metrics for Prometheus on this address, e.g. :9464")
+	f.StringVar(&o.service, "service-name", "", "service.name of engines that do not set their own")
+	f.DurationVar(&o.every, "metric-interval", envMillis("OTEL_METRIC_EXPORT_INTERVAL", 10*time.Second), "how often metrics go to OTLP")
+}
+
+// sinks are the open outputs of a run.
+type sinks struct {
+	queues []*export.Queue
+	server *prom.Server
+}
+
+// open opens the outputs. An OTLP receiver that cannot be reached is an error
+// now, not after the run.
+func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() metric.Snapshot) (_ *sinks, err error) {
+	s := &sinks{}
+	defer func() {
+		if err != nil {
+			s.close(ctx)
+		}
+	}()
+	defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
+	if err != nil {
+		return nil, withCode(exitUsage, err)
+	}
+	if o.otlp || o.endpoint != "" {
+		sink, err := otlp.New(ctx, otlp.Options{Endpoint: o.endpoint, Defaults: defaults, Version: version})
+		if err != nil {
+			return nil, withCode(exitUsage, err)
+		}
+		pctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err = sink.Probe(pctx)
+		cancel()
+		if err != nil {
+			return nil, withCode(exitExport, err)
+		}
+		s.add("otlp", sink, cmd)
+	}
+	if o.jsonl != "" {
+		sink := jsonl.New(cmd.OutOrStdout())
+		if o.jsonl != "-" {
+			if sink, err = jsonl.Create(o.jsonl); err != nil {
+				return nil, withCode(exitExport, err)
+			}
+		}
+		s.add("jsonl", sink, cmd)
+	}
+	if o.prom != "" {
+		h, err := prom.Handler(
+			func() *metric.Snapshot { m := snapshot(); return &m },
+			prom.HandlerOptions{Defaults: defaults, Version: version, Queues: s.stats, Log: func(err error) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: %v\n", err)
+			}})
+		if err == nil {
+			s.server, err = prom.Listen(o.prom, h)
+		}
+		if err != nil {
+			return nil, withCode(exitExport, err)
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "metrics on http://%s/metrics\n", s.server.Addr())
+	}
+	return s, nil
+}
+
+func (s *sinks) add(name string, sink export.Sink, cmd *cobra.Command) {
+	s.queues = append(s.queues, export.NewQueue(sink, export.QueueOptions{Name: name, OnLoss: func(reason export.Reason, spans int, err error) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: %d spans lost (%s): %v\n", spans, reason, err)
+	}}))
+}
+
+func (s *sinks) tree(t *trace.Tree) {
+	for _, q := range s.queues {
+		q.Add(*t)
+	}
+}
+
+// wait hands a tree to the queues as fast as they deliver: for a source that
+// can wait, unlike a live run.
+func (s *sinks) wait(t *trace.Tree) {
+	for _, q := range s.queues {
+		for st := q.Stats(); st.Waiting.Spans > 4096; st = q.Stats() {
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	s.tree(t)
+}
+
+func (s *sinks) stats() []export.Stats {
+	var all []export.Stats
+	for _, q := range s.queues {
+		all = append(all, q.Stats())
+	}
+	return all
+}
+
+func (s *sinks) metrics(m metric.Snapshot) {
+	for _, q := range s.queues {
+		q.Metrics(&m)
+	}
+}
+
+// close delivers what waits. The error says what could not be delivered.
+func (s *sinks) close(ctx context.Context) error {
+	// The command's context has ended by an interrupt at this point; what waits
+	// is delivered all the same, within the queues' own limit.
+	ctx = context.WithoutCancel(ctx)
+	var errs []error
+	for _, q := range s.queues {
+		if err := q.Close(ctx); err != nil {
+			errs = append(errs, err)
+		}
+		if st := q.Stats(); st.Lost().Spans > 0 {
+			var why []string
+			for i, n := range st.Dropped {
+				if n.Spans > 0 {
+					why = append(why, fmt.Sprintf("%s %d", export.Reasons[i], n.Spans))
+				}
+			}
+			errs = append(errs, fmt.Errorf("exporting to %s: %d of %d spans were lost (%s)", st.Name, st.Lost().Spans, st.Offered.Spans, strings.Join(why, ", ")))
+		}
+	}
+	if s.server != nil {
+		errs = append(errs, s.server.Close(ctx))
+	}
+	return withCode(exitExport, errors.Join(errs...))
+}
+
+func envMillis(name string, def time.Duration) time.Duration {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
+		return time.Duration(n) * time.Millisecond
+	}
+	return def
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

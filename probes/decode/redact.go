@@ -1,0 +1,67 @@
+package decode
+
+import (
+	"fmt"
+
+	"inferspan/bpf/event"
+	"inferspan/probes/engine/vllm"
+	httptap "inferspan/probes/http"
+	"inferspan/probes/target"
+)
+
+// Redactor blanks texts and token ids in records, in place and without changing
+// their lengths, so that a recording may be shared: it decodes to the same
+// signals but for those values. It must be used by one goroutine at a time.
+type Redactor struct {
+	http *httptap.Redactor
+	wire map[uint32]wireRedactor // by process
+}
+
+// wireRedactor blanks an engine's messages. It may hold back the records of a
+// message until it has them all.
+type wireRedactor interface {
+	Put(r *event.Record, emit func(*event.Record))
+}
+
+// NewRedactor makes a Redactor.
+func NewRedactor() *Redactor {
+	return &Redactor{http: httptap.NewRedactor(), wire: make(map[uint32]wireRedactor)}
+}
+
+// Engine gives the facts that are needed to read the engine's messages. On an
+// error records of its processes are left out.
+func (d *Redactor) Engine(e *target.Engine) error {
+	if e.Kind != "vllm" {
+		return fmt.Errorf("redacting messages of %s: no decoder for this engine", e.Kind)
+	}
+	w, err := vllm.NewRedactor(e)
+	if err != nil {
+		return err
+	}
+	for i := range e.Processes {
+		d.wire[uint32(e.Processes[i].PID)] = w
+	}
+	return nil
+}
+
+// Record blanks r and hands it on, at once or with a later one. Records whose
+// texts cannot be found are left out.
+func (d *Redactor) Record(r *event.Record, emit func(*event.Record)) {
+	switch r.Kind {
+	case event.KindFrame:
+		if w := d.wire[r.PID]; w != nil {
+			w.Put(r, emit)
+		}
+	case event.KindHTTP:
+		d.http.Put(r)
+		emit(r)
+	case event.KindExit:
+		if w := d.wire[r.PID]; w != nil {
+			w.Put(r, emit)
+			return
+		}
+		emit(r)
+	default:
+		emit(r)
+	}
+}
