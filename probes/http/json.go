@@ -28,6 +28,7 @@ type scanner struct {
 	hex     uint8
 	num     numState
 	lit     string // rest of a literal
+	litKind byte   // its first letter
 	cur     node   // of the value being read
 	stack   []level
 	buf     []byte
@@ -131,6 +132,9 @@ func (s *scanner) feed(b []byte, r docReader) {
 			}
 			if s.lit = s.lit[1:]; s.lit == "" {
 				s.after()
+				if s.cur != 0 {
+					r.lit(s.cur, s.litKind)
+				}
 			}
 			i++
 			continue
@@ -217,11 +221,11 @@ func (s *scanner) value(c byte, r docReader) bool {
 	case c == '"':
 		s.state, s.inKey = scanString, false
 	case c == 't':
-		s.literal("rue", c, r)
+		s.state, s.lit, s.litKind = scanLiteral, "rue", c
 	case c == 'f':
-		s.literal("alse", c, r)
+		s.state, s.lit, s.litKind = scanLiteral, "alse", c
 	case c == 'n':
-		s.literal("ull", c, r)
+		s.state, s.lit, s.litKind = scanLiteral, "ull", c
 	default:
 		n, ok := numStart(c)
 		if !ok {
@@ -231,13 +235,6 @@ func (s *scanner) value(c byte, r docReader) bool {
 		s.buf = append(s.buf[:0], c)
 	}
 	return true
-}
-
-func (s *scanner) literal(rest string, c byte, r docReader) {
-	s.state, s.lit = scanLiteral, rest
-	if s.cur != 0 {
-		r.lit(s.cur, c)
-	}
 }
 
 func (s *scanner) after() {
@@ -460,7 +457,7 @@ func hex4(b []byte) rune {
 
 // finish tells that the document ends here: a number at its top level needs it.
 func (s *scanner) finish(r docReader) {
-	if s.state == scanNumber {
+	if s.state == scanNumber && len(s.stack) == 0 {
 		s.endNumber(r)
 	}
 }

@@ -41,7 +41,8 @@ const (
 //     it is clear that there is no id. Interim responses (100) do not count.
 //   - Chunks counts the write calls that moved bytes of the body: those copied,
 //     without the ones that moved only a head or chunk framing, and all those
-//     that the kernel only counted.
+//     that the kernel only counted. With vLLM that is one per event, [DONE]
+//     included. With Gap it can miss calls and count some that were framing only.
 //   - Bytes counts the final response as it is on the wire, with head and framing.
 //   - FinishReasons lists the reasons that were seen, in the order of the choices.
 //     The Responses API has none: there it is the reason of incomplete_details, or
@@ -90,6 +91,9 @@ type parsed struct {
 	events   sse
 	tail     []byte // end of a cut document
 	sawEvent bool
+	gap      bool // events are missing
+	blind    bool // events are no longer believed
+	foreign  bool // events of another response came
 	respText text
 	out      output
 }
@@ -135,9 +139,9 @@ func (p *Parser) Detach(at signal.Mono, emit func(signal.Signal)) {
 	p.emit = nil
 }
 
-// Losses gives what did not become an exchange, or not fully, by reason: totals,
+// Dropped gives what did not become an exchange, or not fully, by reason: totals,
 // in a fixed order, without those that are 0.
-func (p *Parser) Losses() []signal.LossCount {
+func (p *Parser) Dropped() []signal.LossCount {
 	var l []signal.LossCount
 	for i, n := range p.tap.count {
 		if n > 0 {
@@ -153,8 +157,9 @@ func (p *Parser) open(c *conn) bool {
 	return ok
 }
 
-func (p *Parser) headBytes(*conn, uint8, []byte) {}
-func (p *Parser) stray(*conn, uint8, []byte)     {}
+func (p *Parser) headBytes(*conn, uint8, []byte, bool) {}
+func (p *Parser) headGap(*conn, uint8)                 {}
+func (p *Parser) stray(*conn, uint8, []byte)           {}
 
 func (p *Parser) request(c *conn, x *exchange, h *head) {
 	q := p.newParsed()
@@ -279,7 +284,11 @@ func (p *Parser) responseBody(_ *conn, x *exchange, b []byte) {
 	q := x.parsed
 	switch q.kind {
 	case respEvents:
+		if q.foreign {
+			return
+		}
 		q.events.feed(b, q)
+		x.foreign = q.foreign
 		if q.resp.id != "" || q.sawEvent {
 			p.sendFirst(x)
 		}
@@ -306,7 +315,7 @@ func (p *Parser) responseBody(_ *conn, x *exchange, b []byte) {
 	}
 }
 
-func (p *Parser) gap(_ *conn, x *exchange, dir uint8, n uint64) {
+func (p *Parser) gap(_ *conn, x *exchange, dir uint8, n uint64, calls uint32) {
 	q := x.parsed
 	if q == nil {
 		return
@@ -320,6 +329,11 @@ func (p *Parser) gap(_ *conn, x *exchange, dir uint8, n uint64) {
 	switch q.kind {
 	case respEvents:
 		q.events.lose(q)
+		// What follows can be the answer to another request, if records of all
+		// that is between were lost: it is believed if it has the id known
+		// before. Events of the Messages API have none.
+		q.gap = true
+		q.blind = q.blind || q.resp.id == "" || q.api == apiMessages && calls == 0
 	case respJSON:
 		q.cut = true
 		q.tail = q.tail[:0]
@@ -400,7 +414,10 @@ func (q *parsed) eventData(b []byte) {
 }
 
 func (q *parsed) eventEnd(done bool) {
-	if !done {
+	if id := q.resp.d.id; q.gap && id != "" && q.resp.id != "" && id != q.resp.id {
+		q.foreign = true
+	}
+	if !done && !q.blind && !q.foreign {
 		q.json.finish(&q.resp)
 		whole := q.json.complete()
 		if !q.respText.off {
@@ -412,12 +429,12 @@ func (q *parsed) eventEnd(done bool) {
 		q.sawEvent = q.sawEvent || whole
 	}
 	q.p.trim(&q.respText)
-	q.resp.d.reset()
+	q.resp.drop()
 	q.json.reset()
 }
 
 func (q *parsed) eventBroken() {
-	q.resp.d.reset()
+	q.resp.drop()
 	q.json.reset()
 	q.tail = q.tail[:0]
 }
@@ -425,7 +442,7 @@ func (q *parsed) eventBroken() {
 func (q *parsed) eventTail(b []byte) { q.keepTail(b) }
 
 func (q *parsed) eventTailEnd() {
-	if len(q.tail) > 0 {
+	if len(q.tail) > 0 && !q.blind && !q.foreign {
 		q.resp.suffix(&q.json, q.tail)
 		q.json.reset()
 	}

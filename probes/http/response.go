@@ -71,6 +71,12 @@ func (d *doc) reset() {
 	*d = doc{finish: d.finish[:0], calls: d.calls[:0]}
 }
 
+// drop forgets the document being read.
+func (r *responseFields) drop() {
+	r.d.reset()
+	r.word = word{b: r.word.b[:0]}
+}
+
 func (r *responseFields) reset(a api, stream bool) {
 	r.d.reset()
 	*r = responseFields{api: a, stream: stream, finish: r.finish[:0], calls: r.calls[:0], d: r.d, word: word{b: r.word.b[:0]}}
@@ -187,7 +193,7 @@ func (r *responseFields) lit(node, byte) {}
 // commit takes over what the document said. whole: it was read to its end.
 func (r *responseFields) commit(whole bool) {
 	d := &r.d
-	defer d.reset()
+	defer r.drop()
 	if r.stream && !whole {
 		return
 	}
@@ -324,7 +330,7 @@ func (r *responseFields) suffix(s *scanner, b []byte) {
 			if i > 0 && b[i-1] == '\\' {
 				continue
 			}
-			r.d.reset()
+			r.drop()
 			s.reset()
 			s.feed([]byte(g.open), r)
 			s.feed(b[i:], r)
@@ -339,7 +345,7 @@ func (r *responseFields) suffix(s *scanner, b []byte) {
 			return
 		}
 	}
-	r.d.reset()
+	r.drop()
 }
 
 func setOpt[T any](dst *signal.Opt[T], v signal.Opt[T]) {

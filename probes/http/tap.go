@@ -51,17 +51,22 @@ var reasonNames = [numReasons]string{
 type sink interface {
 	// open is called for a connection's first record; false leaves it out.
 	open(c *conn) bool
-	// headBytes are bytes of a head, which may turn out not to be complete.
-	headBytes(c *conn, dir uint8, b []byte)
+	// headBytes are bytes of a head, which may turn out not to be complete;
+	// first is set for those it begins with.
+	headBytes(c *conn, dir uint8, b []byte, first bool)
+	// headGap: bytes are missing where a head was or may have been.
+	headGap(c *conn, dir uint8)
 	request(c *conn, x *exchange, h *head)
 	requestBody(c *conn, x *exchange, b []byte)
 	// requestEnd: the last byte was read at x.done, 0 if that is not known.
 	requestEnd(c *conn, x *exchange)
 	response(c *conn, x *exchange, h *head)
 	responseBody(c *conn, x *exchange, b []byte)
-	// gap: n bytes of the body were not seen.
-	gap(c *conn, x *exchange, dir uint8, n uint64)
-	// lost are bytes of a chunked body after a gap, with their framing.
+	// gap: n bytes of the body were not seen, in calls socket calls; 0 if records
+	// were lost, or a call was copied in part.
+	gap(c *conn, x *exchange, dir uint8, n uint64, calls uint32)
+	// lost are bytes of a chunked body after a gap, with their framing, to the end
+	// of the record.
 	lost(c *conn, x *exchange, dir uint8, b []byte)
 	// stray are bytes that belong to no message, or to an unknown place in one.
 	stray(c *conn, dir uint8, b []byte)
@@ -86,6 +91,7 @@ type conn struct {
 	pending      []*exchange // requests without a complete response, oldest first
 	reading      *exchange   // whose body is being read
 	newer, older *conn
+	scrub        [2]scrubState
 }
 
 // stream is one direction of a connection.
@@ -133,8 +139,14 @@ type exchange struct {
 	chunks      int64
 	bytes       int64
 	call        uint64 // time of the latest write counted in chunks
+	before      struct {
+		last          uint64
+		chunks, bytes int64
+	} // the latest gap
+	foreign bool // set by the sink: what follows the gap is another response
 
 	parsed *parsed
+	blank  [2]blanker // of the request's body and of the response's
 }
 
 // tap follows connections and hands the parts of their messages to a sink.
@@ -251,12 +263,12 @@ func (t *tap) close(c *conn, r *event.Record) {
 	if peer {
 		o = signal.OutcomeDisconnect
 	}
+	// The record says how much was written in all.
+	if c.ignored == reasonNone && c.wr.placed && (r.HTTP.Off > c.wr.next || r.HTTP.Skipped > 0) {
+		t.missed(c, event.HTTPWrite, max(r.HTTP.Off, c.wr.next)-c.wr.next, r.HTTP.Skipped, r.HTTP.SkippedLast)
+	}
 	if len(c.pending) > 0 {
 		x := c.pending[0]
-		if r.HTTP.Skipped > 0 {
-			x.gap = true
-			x.chunks += int64(r.HTTP.Skipped)
-		}
 		if !peer && x.responded && x.resp.kind == bodyClose {
 			t.end(c, x, signal.OutcomeComplete, t.now)
 		}
@@ -313,10 +325,11 @@ func (t *tap) missed(c *conn, dir uint8, n uint64, calls uint32, last uint64) {
 		x := c.reading
 		if c.rd.state != inBody {
 			c.rd.state, c.rd.buf = astray, nil
+			t.sink.headGap(c, dir)
 			return
 		}
 		x.reqGap = true
-		t.sink.gap(c, x, dir, n)
+		t.sink.gap(c, x, dir, n, calls)
 		if done, over := x.req.skip(n); done {
 			x.done = last
 			if over {
@@ -325,28 +338,30 @@ func (t *tap) missed(c *conn, dir uint8, n uint64, calls uint32, last uint64) {
 			t.requestEnd(c, x)
 			if over {
 				c.rd.state = astray
+				t.sink.headGap(c, dir)
 			}
 		}
 		return
 	}
-	if len(c.pending) == 0 {
+	if len(c.pending) > 0 {
+		c.pending[0].gap = true
+	}
+	if c.wr.state != inBody {
 		c.wr.state, c.wr.buf = astray, nil
+		t.sink.headGap(c, dir)
 		return
 	}
 	x := c.pending[0]
-	x.gap = true
-	if c.wr.state != inBody {
-		c.wr.state, c.wr.buf = astray, nil
-		return
-	}
+	x.before.last, x.before.chunks, x.before.bytes = x.last, x.chunks, x.bytes
 	x.bytes += int64(n)
 	x.chunks += int64(calls)
 	x.last = max(x.last, last)
-	t.sink.gap(c, x, dir, n)
+	t.sink.gap(c, x, dir, n, calls)
 	if done, over := x.resp.skip(n); done {
 		t.end(c, x, signal.OutcomeComplete, x.last)
 		if over {
 			c.wr.state = astray
+			t.sink.headGap(c, dir)
 		}
 	}
 }
@@ -357,18 +372,19 @@ func (t *tap) adrift(c *conn, dir uint8) {
 	if dir == event.HTTPRead {
 		if x := c.reading; x != nil {
 			x.reqGap = true
-			t.sink.gap(c, x, dir, 0)
+			t.sink.gap(c, x, dir, 0, 0)
 			t.requestEnd(c, x)
 		}
 		c.rd.state, c.rd.buf = astray, nil
-		return
+	} else {
+		if len(c.pending) > 0 {
+			x := c.pending[0]
+			x.gap = true
+			t.sink.gap(c, x, dir, 0, 0)
+		}
+		c.wr.state, c.wr.buf = astray, nil
 	}
-	if len(c.pending) > 0 {
-		x := c.pending[0]
-		x.gap = true
-		t.sink.gap(c, x, dir, 0)
-	}
-	c.wr.state, c.wr.buf = astray, nil
+	t.sink.headGap(c, dir)
 }
 
 func (t *tap) read(c *conn, b []byte) {
@@ -406,7 +422,7 @@ func (t *tap) readHead(c *conn, b []byte) []byte {
 		for n < len(b) && (b[n] == '\r' || b[n] == '\n') {
 			n++ // servers skip empty lines before a request
 		}
-		t.sink.headBytes(c, event.HTTPRead, b[:n])
+		t.sink.headBytes(c, event.HTTPRead, b[:n], true)
 		if b = b[n:]; len(b) == 0 {
 			return nil
 		}
@@ -462,7 +478,7 @@ func (t *tap) gather(c *conn, dir uint8, b []byte) (whole, rest []byte, ok bool)
 	if had == 0 {
 		if i := bytes.Index(b, headEnd); i >= 0 {
 			n := i + len(headEnd)
-			t.sink.headBytes(c, dir, b[:n])
+			t.sink.headBytes(c, dir, b[:n], true)
 			return b[:n], b[n:], true
 		}
 	}
@@ -477,7 +493,7 @@ func (t *tap) gather(c *conn, dir uint8, b []byte) (whole, rest []byte, ok bool)
 	if i >= 0 {
 		n = from + i + len(headEnd)
 	}
-	t.sink.headBytes(c, dir, b[:n-had])
+	t.sink.headBytes(c, dir, b[:n-had], had == 0)
 	rest = b[n-had:]
 	switch {
 	case i >= 0:
@@ -623,6 +639,9 @@ func (t *tap) writeBody(c *conn, b, record []byte) []byte {
 		x.bytes += int64(len(b))
 		t.body(x)
 		t.sink.lost(c, x, event.HTTPWrite, b)
+		if x.foreign {
+			return t.endForeign(c, x, nil)
+		}
 		// The same sign by which the BPF program tells the end of a response.
 		if bytes.HasSuffix(record, []byte("0\r\n\r\n")) {
 			t.end(c, x, signal.OutcomeComplete, t.now)
@@ -634,6 +653,9 @@ func (t *tap) writeBody(c *conn, b, record []byte) []byte {
 	case spanBody:
 		t.body(x)
 		t.sink.responseBody(c, x, b[:n])
+		if x.foreign {
+			return t.endForeign(c, x, b[n:])
+		}
 	case spanExtra:
 		t.sink.stray(c, event.HTTPWrite, b[:n])
 	}
@@ -641,6 +663,15 @@ func (t *tap) writeBody(c *conn, b, record []byte) []byte {
 		t.end(c, x, signal.OutcomeComplete, t.now)
 	}
 	return b[n:]
+}
+
+// endForeign ends a response whose end was in the latest gap: what came after it
+// turned out to belong to another one, whose request was lost.
+func (t *tap) endForeign(c *conn, x *exchange, rest []byte) []byte {
+	x.last, x.chunks, x.bytes = x.before.last, x.before.chunks, x.before.bytes
+	t.end(c, x, signal.OutcomeComplete, x.last)
+	c.wr.state = astray
+	return rest
 }
 
 // body counts the writes with bytes of a body; the records of one write share a time.

@@ -228,3 +228,5 @@ func TestTranscripts(t *testing.T) {
 		})
 	}
 }
+
+func fieldsOf(v any) string { return fields(reflect.ValueOf(v)) }
