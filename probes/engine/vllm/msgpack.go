@@ -14,7 +14,7 @@ var (
 	errType  = errors.New("unexpected type")
 	errRange = errors.New("value out of range")
 	errTrail = errors.New("bytes after the message")
-	errField = errors.New("required field missing")
+	errField = errors.New("fields are not those of this version")
 )
 
 // First bytes of msgpack objects.

@@ -171,7 +171,7 @@ func (d *Decoder) output(r *reader, o *signal.Output, parts []wire.Part) bool {
 		case fieldEvents:
 			d.readEvents(r, o)
 		case fieldPrefillStats:
-			prefillStats(r, o)
+			r.counts(namedCount{"num_prompt_tokens", &o.PromptTokens}, namedCount{"num_cached_tokens", &o.CachedTokens})
 		case fieldNumCachedTokens:
 			if v := r.int(); v >= 0 {
 				cached = signal.Some(v)
@@ -241,24 +241,6 @@ func (d *Decoder) readEvents(r *reader, o *signal.Output) {
 	}
 }
 
-// prefillStats reads what the core counted of a prompt.
-func prefillStats(r *reader, o *signal.Output) {
-	n := r.mapping()
-	for range n {
-		switch k := r.str(); string(k) {
-		case "num_prompt_tokens":
-			o.PromptTokens = r.count()
-		case "num_cached_tokens":
-			o.CachedTokens = r.count()
-		default:
-			r.skip()
-		}
-		if r.err != nil {
-			return
-		}
-	}
-}
-
 // count reads a number that must not be negative to be known.
 func (r *reader) count() signal.Opt[int64] {
 	v := r.optInt()
@@ -287,9 +269,9 @@ func (d *Decoder) schedulerStats(r *reader) {
 				s.KVUsage = signal.Opt[float64]{}
 			}
 		case "prefix_cache_stats":
-			d.nested(r, "queries", &s.PrefixQueries, "hits", &s.PrefixHits, "", nil)
+			r.counts(namedCount{"queries", &s.PrefixQueries}, namedCount{"hits", &s.PrefixHits})
 		case "spec_decoding_stats":
-			d.nested(r, "num_drafts", &s.SpecDrafts, "num_draft_tokens", &s.SpecDraft, "num_accepted_tokens", &s.SpecAccepted)
+			r.counts(namedCount{"num_drafts", &s.SpecDrafts}, namedCount{"num_draft_tokens", &s.SpecDraft}, namedCount{"num_accepted_tokens", &s.SpecAccepted})
 		default:
 			r.skip()
 		}
@@ -304,20 +286,26 @@ func (d *Decoder) schedulerStats(r *reader) {
 	}
 }
 
-// nested reads up to three counts of a map; a name of "" is none.
-func (d *Decoder) nested(r *reader, name1 string, v1 *signal.Opt[int64], name2 string, v2 *signal.Opt[int64], name3 string, v3 *signal.Opt[int64]) {
+// namedCount is a count in a map.
+type namedCount struct {
+	name string
+	v    *signal.Opt[int64]
+}
+
+// counts reads some counts of a map, which may be nil.
+func (r *reader) counts(want ...namedCount) {
 	if r.null() {
 		return
 	}
 	for range r.mapping() {
-		switch k := r.str(); {
-		case string(k) == name1:
-			*v1 = r.count()
-		case string(k) == name2:
-			*v2 = r.count()
-		case name3 != "" && string(k) == name3:
-			*v3 = r.count()
-		default:
+		name, found := r.str(), false
+		for _, w := range want {
+			if string(name) == w.name {
+				*w.v, found = r.count(), true
+				break
+			}
+		}
+		if !found {
 			r.skip()
 		}
 		if r.err != nil {
