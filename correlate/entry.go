@@ -167,7 +167,7 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 	if x.evicted || x.left > 0 {
 		partial.add(PartialEvicted)
 	}
-	a.list(semconv.AttrInferspanDerived, derived)
+	a.list(semconv.AttrInferspanDerived, derived.of(a))
 	a.list(semconv.AttrInferspanPartial, partial)
 	s.Attrs = a
 	c.own.request("entry", outcome, partial)
@@ -204,13 +204,16 @@ func (x *exchange) verdict(views []view) (outcome string, code trace.Code, msg, 
 		}
 		return outcome, trace.StatusError, msg, strconv.Itoa(x.status)
 	case x.outcome == signal.OutcomeDisconnect:
+		if len(views) == 0 {
+			if x.first == 0 {
+				return OutcomeDisconnect, trace.StatusError, "client disconnected before the response began", OutcomeDisconnect
+			}
+			return OutcomeDisconnect, trace.StatusError, "client disconnected", OutcomeDisconnect
+		}
 		n := signal.Some[int64](0)
 		for i := range views {
 			n.V += views[i].tokens.V
 			n.OK = n.OK && views[i].tokens.OK
-		}
-		if len(views) == 0 && x.first != 0 {
-			n.OK = false
 		}
 		return OutcomeDisconnect, trace.StatusError, "client disconnected" + after(n), OutcomeDisconnect
 	case x.outcome == signal.OutcomeExit:

@@ -15,7 +15,7 @@ import (
 
 // stateEvent notes a state change that the engine stamped.
 func (c *Correlator) stateEvent(r *request, ev signal.EngineEvent) {
-	if c.opt.Precision < 2 || ev.At <= 0 {
+	if c.opt.Precision < 2 || !plausible(ev.At, c.now) {
 		return
 	}
 	name := semconv.EventWait
@@ -26,8 +26,8 @@ func (c *Correlator) stateEvent(r *request, ev signal.EngineEvent) {
 }
 
 // tokenEvent notes what a step gave to r: the first output is its prefill.
-func (c *Correlator) tokenEvent(r *request, s *signal.StepOutput, o *signal.Output) {
-	if s.Stamp <= 0 || (o.NumTokens == 0 && !o.Pooled) {
+func (c *Correlator) tokenEvent(r *request, stamp signal.Mono, o *signal.Output) {
+	if stamp == 0 || (o.NumTokens == 0 && !o.Pooled) {
 		return
 	}
 	name := semconv.EventDecode
@@ -39,7 +39,7 @@ func (c *Correlator) tokenEvent(r *request, s *signal.StepOutput, o *signal.Outp
 			return // it may be either
 		}
 	}
-	c.keep(r, name, s.Stamp, func(a *attrs) {
+	c.keep(r, name, stamp, func(a *attrs) {
 		if c.opt.Content.span() && len(o.Tokens) > 0 {
 			a.put(semconv.AttrGenAITokenIDs, slices.Clone(o.Tokens))
 			if texts := c.texts(o.Tokens); texts != nil {

@@ -65,7 +65,7 @@ func (x *exchange) compatible(r *request) bool {
 	if r.arrivalSeen && r.added < x.begin {
 		return false
 	}
-	if r.arrival != 0 && x.offOK && int64(r.arrival) < int64(x.begin-slack)+x.off {
+	if r.arrival != 0 && x.offOK && int64(r.arrival) < int64(x.begin)+x.off {
 		return false
 	}
 	if !x.body.Parsed || r.pooling {
@@ -95,7 +95,12 @@ func (c *Correlator) mayBeClaimed(r *request) bool {
 
 // claimCutShort looks for the exchange of a request that was cut short before its
 // response began: one whose client went away, or whose server exited, before.
+// Not before the exchange's last chance is a request taken that may have met its
+// stop string: most likely another exchange is about to deliver it.
 func (c *Correlator) claimCutShort(r *request) {
+	if c.maybeStop(r) {
+		return
+	}
 	var cand []*exchange
 	for _, x := range c.ended {
 		if x.open() && (x.outcome == signal.OutcomeDisconnect || x.outcome == signal.OutcomeExit) && x.endAt <= r.endAt+slack && x.compatible(r) {
@@ -123,15 +128,15 @@ func (c *Correlator) claimCutShort(r *request) {
 
 // claimByOrder looks for the requests of an exchange that ended without a
 // response id having been seen. Not before the last chance is a request that
-// finished given to an exchange whose client went away: most likely another
-// exchange is about to deliver it.
+// finished, or may have, given to an exchange whose client went away: most likely
+// another exchange is about to deliver it.
 func (c *Correlator) claimByOrder(x *exchange, last bool) {
 	if !x.open() || len(c.held) == 0 {
 		return
 	}
 	fits := func(r *request) bool {
 		return r.live && r.ex == nil && r.done && !r.waiting && x.compatible(r) && x.endsWith(r) &&
-			(last || x.outcome != signal.OutcomeDisconnect || r.end != endFinished)
+			(last || x.outcome != signal.OutcomeDisconnect || (r.end != endFinished && !c.maybeStop(r)))
 	}
 	var best *request
 	n := 0

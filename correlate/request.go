@@ -181,6 +181,10 @@ func (c *Correlator) stepOutput(s *signal.StepOutput) {
 	if s.Stats != nil {
 		e.seen.Stats = true
 	}
+	stamp := s.Stamp
+	if !plausible(stamp, c.now) {
+		stamp = 0
+	}
 	seq, undelivered := e.msgs.add(s)
 	for _, r := range undelivered {
 		c.requestUndelivered(r)
@@ -195,11 +199,14 @@ func (c *Correlator) stepOutput(s *signal.StepOutput) {
 			}
 			r = c.newRequest(co, string(o.ID), s.At) // seen for the first time in mid-flight
 		}
-		c.output(co, r, s, o, seq)
+		c.output(co, r, s, o, stamp, seq)
 	}
 }
 
-func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signal.Output, seq uint64) {
+// plausible: a stamp read from a message is a time that has passed.
+func plausible(stamp, now signal.Mono) bool { return stamp > 0 && stamp <= now+second }
+
+func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signal.Output, stamp signal.Mono, seq uint64) {
 	r.outputs++
 	n := max(o.NumTokens, 0)
 	r.tokens += int64(n)
@@ -208,14 +215,14 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 		c.engineEvents(co, r, o.Events)
 	}
 	if r.outputs == 1 {
-		c.firstOutput(co, r, s, o, seq)
+		c.firstOutput(co, r, s, o, stamp, seq)
 	}
-	r.last, r.lastSend, r.lastMsg = s.Stamp, s.At, seq
+	r.last, r.lastSend, r.lastMsg = stamp, s.At, seq
 	if r.param.HasStop {
-		r.recent[r.outputs%recentOutputs] = output{s.Stamp, s.At, seq, r.tokens}
+		r.recent[r.outputs%recentOutputs] = output{stamp, s.At, seq, r.tokens}
 	}
 	if c.opt.Precision >= 2 {
-		c.tokenEvent(r, s, o)
+		c.tokenEvent(r, stamp, o)
 	}
 	if o.Finish != signal.FinishNone {
 		r.finish, r.finishReason = o.Finish, o.FinishReason
@@ -223,7 +230,7 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 	}
 }
 
-func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *signal.Output, seq uint64) {
+func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *signal.Output, stamp signal.Mono, seq uint64) {
 	// With its statistics on, the engine sends QUEUED with the first output. One
 	// without it is a later one, whose predecessors were not seen.
 	r.firstOK = r.queued != 0 || (r.arrivalSeen && !co.eng.seen.Events)
@@ -236,7 +243,7 @@ func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *
 	if !r.firstOK {
 		return
 	}
-	r.first, r.firstSend, r.firstMsg = s.Stamp, s.At, seq
+	r.first, r.firstSend, r.firstMsg = stamp, s.At, seq
 	switch {
 	case o.PromptTokens.OK:
 		co.m.prompt += uint64(max(o.PromptTokens.V, 0))
@@ -257,6 +264,9 @@ func (c *Correlator) engineEvents(co *core, r *request, events []signal.EngineEv
 		switch ev.Kind {
 		case signal.EventQueued:
 			co.eng.seen.Events = true
+			if !plausible(ev.At, c.now) {
+				continue
+			}
 			if r.queued == 0 {
 				r.queued = ev.At
 				c.stateEvent(r, ev)
@@ -264,7 +274,7 @@ func (c *Correlator) engineEvents(co *core, r *request, events []signal.EngineEv
 		case signal.EventScheduled:
 			// Preempted requests are scheduled again: the first time counts, and
 			// only if it is known to be the first.
-			if r.sched == 0 && r.queued != 0 && r.outputs == 1 {
+			if r.sched == 0 && r.queued != 0 && r.outputs == 1 && plausible(ev.At, c.now) {
 				r.sched = ev.At
 			}
 		case signal.EventPreempted:

@@ -147,6 +147,10 @@ func (c *Correlator) view(r *request) view {
 	if v.stopGuess {
 		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, spanEnd)
 	}
+	if r.end == endDetached || r.end == endLost || r.end == endEvicted {
+		// So far: more may have come.
+		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, semconv.AttrGenAIRequestPreemptionCount)
+	}
 	if r.losses != c.losses {
 		// What an output that was lost would have changed.
 		if v.tokens.OK {
@@ -160,6 +164,9 @@ func (c *Correlator) view(r *request) view {
 		}
 		if r.queued == 0 && v.decode.OK {
 			v.derived.add(semconv.AttrGenAILatencyTimeInModelDecode)
+		}
+		if r.end != endFinished {
+			v.derived.add(semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, semconv.AttrGenAILatencyE2E, spanEnd)
 		}
 	}
 	return v
@@ -227,9 +234,9 @@ func (c *Correlator) times(v *view) {
 
 // requestOutcome tells apart what looks alike on the wire.
 func (c *Correlator) requestOutcome(v *view) string {
-	r := v.r
-	x := r.ex
-	gone := x != nil && x.ended && x.outcome == signal.OutcomeDisconnect
+	r, x := v.r, v.r.ex
+	// The client left, and not after r had come to its own end.
+	gone := x != nil && x.ended && x.outcome == signal.OutcomeDisconnect && r.endAt >= x.endAt-slack
 	switch r.end {
 	case endFinished:
 		switch r.finish {
@@ -250,24 +257,37 @@ func (c *Correlator) requestOutcome(v *view) string {
 	default:
 		return OutcomeLost
 	}
+	var how signal.Outcome // of the exchange, as far as it tells something
+	if x != nil && x.ended && x.status < 400 {
+		how = x.outcome
+	}
 	switch {
 	case gone:
 		return OutcomeDisconnect
-	case x != nil && x.ended && x.outcome == signal.OutcomeExit:
+	case how == signal.OutcomeExit:
 		return OutcomeEngineExit
-	case x != nil && x.ended && x.outcome == signal.OutcomeComplete && x.status < 400:
-		// The response came to its regular end without the engine's doing.
+	case how == signal.OutcomeComplete, how == signal.OutcomeDisconnect:
+		// The front end ended r on its own, or was told to.
 		stop := slices.Contains(x.finish, "stop") || slices.Contains(x.finish, "stop_sequence")
 		abort := slices.Contains(x.finish, "abort") || slices.Contains(x.finish, "cancelled")
 		if r.outputs > 0 && (stop || (r.param.HasStop && !abort)) {
 			return OutcomeStopString
 		}
 		return OutcomeAborted
-	case x == nil && r.param.HasStop && r.outputs > 0 && r.endAt-max(r.lastSend, c.recvOf(r)) <= stopWithin:
-		v.derived.add(semconv.AttrInferspanOutcome)
+	case how == signal.OutcomeClosed:
+		return OutcomeAborted
+	}
+	// Nothing tells but the engine's own messages.
+	v.derived.add(semconv.AttrInferspanOutcome, semconv.AttrErrorType, spanEnd)
+	if c.maybeStop(r) {
 		return OutcomeStopString
 	}
 	return OutcomeAborted
+}
+
+// maybeStop: by the engine's messages alone, r's abort may be a stop string.
+func (c *Correlator) maybeStop(r *request) bool {
+	return r.end == endAborted && r.param.HasStop && r.outputs > 0 && r.endAt-max(r.lastSend, c.recvOf(r)) <= stopWithin
 }
 
 // stopWithin is how soon after an output the abort of a stop string comes, where
@@ -361,7 +381,7 @@ func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace
 	res := e.resource(r.core.PID)
 	var f facts
 	f.b = append(f.b, p.trace[:]...)
-	id := f.str("llm_request").str(r.id).num(uint64(r.core.PID)).num(uint64(r.added)).spanID()
+	id := f.str("llm_request").str(r.id).num(uint64(r.core.PID)).num(uint64(r.added)).num(uint64(len(spans))).spanID()
 
 	common := func(a *attrs) {
 		a.text(semconv.AttrGenAIRequestID, r.external)
@@ -406,8 +426,7 @@ func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace
 	if r.child.OK {
 		a.put(semconv.AttrInferspanRequestChildIndex, int64(r.child.V))
 	}
-	v.keepDerived(a)
-	a.list(semconv.AttrInferspanDerived, v.derived)
+	a.list(semconv.AttrInferspanDerived, v.derived.of(a))
 	a.list(semconv.AttrInferspanPartial, v.partial)
 
 	spans = append(spans, trace.Span{
@@ -441,9 +460,9 @@ func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace
 	return spans
 }
 
-// keepDerived drops marks of attributes that are not there.
-func (v *view) keepDerived(a attrs) {
-	v.derived = slices.DeleteFunc(v.derived, func(name string) bool {
+// of drops the marks of attributes that are not there.
+func (m marks) of(a attrs) []string {
+	return slices.DeleteFunc(m, func(name string) bool {
 		return name != spanStart && name != spanEnd && !slices.ContainsFunc(a, func(x trace.Attr) bool { return x.Key == name })
 	})
 }
