@@ -15,9 +15,9 @@ import (
 // maxFDs bounds the descriptors looked at in one process.
 const maxFDs = 1 << 16
 
-// Listeners returns the TCP ports on which the process itself listens, sorted:
-// sockets in its network namespace that one of its descriptors refers to.
-func (f FS) Listeners(pid int) ([]int, error) {
+// Listening returns the listening TCP sockets of the process's network namespace:
+// inode -> port.
+func (f FS) Listening(pid int) (map[uint64]int, error) {
 	inodes := make(map[uint64]int)
 	for _, name := range []string{"tcp", "tcp6"} {
 		b, err := readAll(f.path(pid, "net", name), maxMaps)
@@ -29,7 +29,19 @@ func (f FS) Listeners(pid int) ([]int, error) {
 		}
 		parseListeners(b, inodes)
 	}
-	if len(inodes) == 0 {
+	return inodes, nil
+}
+
+// NetNS names the network namespace of a process.
+func (f FS) NetNS(pid int) (string, error) {
+	ns, err := os.Readlink(f.path(pid, "ns", "net"))
+	return ns, gone(err)
+}
+
+// Ports returns the ports, sorted, of those listening sockets to which one of the
+// process's own descriptors refers.
+func (f FS) Ports(pid int, listening map[uint64]int) ([]int, error) {
+	if len(listening) == 0 {
 		return nil, nil
 	}
 	dir, err := os.Open(f.path(pid, "fd"))
@@ -48,7 +60,7 @@ func (f FS) Listeners(pid int) ([]int, error) {
 			continue
 		}
 		if ino, ok := socketInode(link); ok {
-			if port, ok := inodes[ino]; ok {
+			if port, ok := listening[ino]; ok {
 				ports = append(ports, port)
 			}
 		}

@@ -154,7 +154,7 @@ func (in *Interp) validate(runtime uint64, want minor) error {
 	}
 	in.addr = addr
 	slot := addr + uint64(in.layout.InterpModules)
-	modules, err := in.follow(slot)
+	modules, err := in.follow(slot, nil)
 	if err != nil {
 		return fmt.Errorf("sys.modules: %w", err)
 	}

@@ -59,7 +59,7 @@ func (v Value) Attr(name string) (Value, error) {
 		return Value{}, fmt.Errorf("attribute %s of no object: %w", name, ErrNotFound)
 	}
 	a, err := retry(func() (Value, error) { return v.attr(name) })
-	if err != nil {
+	if a, err = settle(v, a, err); err != nil {
 		return Value{}, fmt.Errorf("attribute %s of %s: %w", name, v.TypeName(), err)
 	}
 	return a, nil
@@ -119,7 +119,8 @@ func (in *Interp) classAttr(t typeInfo, name string) (Value, error) {
 		if base.dict == 0 {
 			continue // built-in type since 3.12: its dict is elsewhere
 		}
-		d, err := in.value(base.dict, addr+uint64(in.layout.TypeDict))
+		var from *chain
+		d, err := in.value(base.dict, from.add(addr+uint64(in.layout.TypeDict), base.dict))
 		if err != nil {
 			return Value{}, err
 		}
@@ -211,27 +212,20 @@ func (v Value) member(descr Value) (Value, error) {
 	if kind != memberObject && kind != memberObjectEx {
 		return Value{}, fmt.Errorf("member of C type %d: %w", kind, ErrComputed)
 	}
-	m, err := v.in.follow(v.addr + uint64(off))
+	m, err := v.in.follow(v.addr+uint64(off), v.from)
 	if errors.Is(err, ErrNotFound) && kind == memberObject {
-		return v.in.value(v.in.none, 0)
+		return v.in.value(v.in.none, nil)
 	}
 	return m, err
 }
 
 // instanceAttr looks a name up among the attributes of the instance itself.
 func (v Value) instanceAttr(name string) (Value, error) {
-	s, err := v.instanceStorage()
+	s, from, err := v.instanceStorage()
 	if err != nil {
 		return Value{}, err
 	}
-	a, err := v.in.lookup(s, name)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return Value{}, err
-	}
-	if s2, err := v.instanceStorage(); err != nil || s2 != s {
-		return Value{}, fmt.Errorf("attributes of the object at %#x: %w", v.addr, ErrUnstable)
-	}
-	return a, err
+	return v.in.lookup(s, from, name)
 }
 
 // Vars returns the attributes that the instance itself has in its __dict__ or
@@ -240,119 +234,118 @@ func (v Value) Vars(limit int) ([]Item, error) {
 	if v.in == nil {
 		return nil, v.wrongType("any")
 	}
-	return retry(func() ([]Item, error) {
+	items, err := retry(func() ([]Item, error) {
 		if v.isType() {
 			t, err := v.in.typeInfo(v.addr)
 			if err != nil || t.dict == 0 {
 				return nil, err
 			}
-			d, err := v.in.value(t.dict, v.addr+uint64(v.in.layout.TypeDict))
+			d, err := v.in.value(t.dict, v.from.add(v.addr+uint64(v.in.layout.TypeDict), t.dict))
 			if err != nil {
 				return nil, err
 			}
 			return d.Items(limit)
 		}
-		s, err := v.instanceStorage()
+		s, from, err := v.instanceStorage()
 		if errors.Is(err, ErrNotFound) {
 			return nil, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		items, err := v.in.items(s, limit)
+		items, err := v.in.items(s, from, limit)
 		if err != nil {
 			return nil, err
 		}
-		if s2, err := v.instanceStorage(); err != nil || s2 != s {
-			return nil, fmt.Errorf("attributes of the object at %#x: %w", v.addr, ErrUnstable)
-		}
-		return items, nil
+		return items, v.in.still(from)
 	})
+	return settle(v, items, err)
 }
 
-// instanceStorage finds where the instance has its attributes; ErrNotFound if it
-// has none. The same class has instances with different forms of storage.
-func (v Value) instanceStorage() (storage, error) {
+// instanceStorage finds where the instance has its attributes, and how they are
+// reached from it; ErrNotFound if it has none. The same class has instances with
+// different forms of storage.
+func (v Value) instanceStorage() (storage, *chain, error) {
 	in, t := v.in, v.typ
 	if _, err := v.object(objSize); err != nil {
-		return storage{}, err
+		return storage{}, nil, err
 	}
-	minor312 := in.layout.LongTag >= 0
-	minor313 := in.layout.ValuesValid >= 0
-	if t.flags&flagManagedDict == 0 || in.layout.KeysSize >= 0 { // KeysSize: 3.10
+	if t.flags&flagManagedDict == 0 || in.layout.KeysSize >= 0 { // 3.10 has no such flag
 		return v.dictAtOffset()
 	}
 	switch {
-	case minor313:
+	case in.layout.ValuesValid >= 0: // 3.13
 		if t.flags&flagInlineValues != 0 {
 			vals := v.addr + uint64(t.basicSize)
-			var b [8]byte
-			if err := in.read(vals, b[:]); err != nil {
-				return storage{}, err
+			head, err := in.u64(vals)
+			if err != nil {
+				return storage{}, nil, err
 			}
-			if b[in.layout.ValuesValid] == 1 {
-				return v.cachedKeys(vals)
+			if head>>(8*in.layout.ValuesValid)&0xff == 1 {
+				return v.cachedKeys(vals, v.from)
 			}
 		}
 		return v.dictAt(v.addr - 24)
-	case minor312:
+	case in.layout.LongTag >= 0: // 3.12: a pointer to the values is tagged
 		p, err := in.u64(v.addr - 24)
 		if err != nil {
-			return storage{}, err
+			return storage{}, nil, err
 		}
-		if p&1 != 0 { // a tagged pointer to the values
-			return v.cachedKeys(p + 1)
+		if p&1 != 0 {
+			return v.cachedKeys(p+1, v.from.add(v.addr-24, p))
 		}
 		return v.dictAt(v.addr - 24)
 	}
 	vals, err := in.u64(v.addr - 32)
 	if err != nil {
-		return storage{}, err
+		return storage{}, nil, err
 	}
 	if vals != 0 {
-		return v.cachedKeys(vals)
+		return v.cachedKeys(vals, v.from.add(v.addr-32, vals))
 	}
 	return v.dictAt(v.addr - 24)
 }
 
 // cachedKeys is the storage of values whose keys are those of the class.
-func (v Value) cachedKeys(vals uint64) (storage, error) {
+func (v Value) cachedKeys(vals uint64, from *chain) (storage, *chain, error) {
 	if v.typ.flags&flagHeapType == 0 || vals == 0 || vals%8 != 0 {
-		return storage{}, corrupt(v.addr, "attributes of an instance")
+		return storage{}, nil, corrupt(v.addr, "attributes of an instance")
 	}
-	keys, err := v.in.u64(v.typ.addr + uint64(v.in.layout.HeapTypeKeys))
+	slot := v.typ.addr + uint64(v.in.layout.HeapTypeKeys)
+	keys, err := v.in.u64(slot)
 	if err != nil {
-		return storage{}, err
+		return storage{}, nil, err
 	}
 	if keys == 0 {
-		return storage{}, corrupt(v.typ.addr, "shared keys of a type")
+		return storage{}, nil, corrupt(v.typ.addr, "shared keys of a type")
 	}
-	return v.in.splitStorage(keys, vals)
+	s, err := v.in.splitStorage(keys, vals)
+	return s, from.add(slot, keys), err
 }
 
 // dictAt is the storage of the dict that the pointer at slot refers to.
-func (v Value) dictAt(slot uint64) (storage, error) {
-	d, err := v.in.follow(slot)
+func (v Value) dictAt(slot uint64) (storage, *chain, error) {
+	d, err := v.in.follow(slot, v.from)
 	if err != nil {
-		return storage{}, err
+		return storage{}, nil, err
 	}
 	if d.typ.flags&flagDict == 0 {
-		return storage{}, corrupt(v.addr, "__dict__ of an instance")
+		return storage{}, nil, corrupt(v.addr, "__dict__ of an instance")
 	}
 	return d.dictStorage()
 }
 
 // dictAtOffset is the storage of an instance whose class says where its dict is.
-func (v Value) dictAtOffset() (storage, error) {
+func (v Value) dictAtOffset() (storage, *chain, error) {
 	off := v.typ.dictOffset
 	if off == 0 {
-		return storage{}, ErrNotFound
+		return storage{}, nil, ErrNotFound
 	}
 	if off < 0 {
 		// Counted from the end of an instance of variable size.
 		b, err := v.object(objSize + 8)
 		if err != nil {
-			return storage{}, err
+			return storage{}, nil, err
 		}
 		n := int64(u64at(b, v.in.layout.VarSize))
 		if v.typ.flags&flagLong != 0 && v.in.layout.LongTag >= 0 {
@@ -361,13 +354,13 @@ func (v Value) dictAtOffset() (storage, error) {
 		if n < 0 {
 			n = -n
 		}
-		if n > maxItems {
-			return storage{}, fmt.Errorf("instance of %d elements: %w", n, ErrLimit)
+		if n < 0 || n > maxItems {
+			return storage{}, nil, fmt.Errorf("instance of %d elements: %w", n, ErrLimit)
 		}
 		off += (v.typ.basicSize + n*v.typ.itemSize + 7) &^ 7
 	}
-	if off < objSize || off%8 != 0 || off > 1<<28 {
-		return storage{}, corrupt(v.addr, "place of the __dict__")
+	if off < objSize || off%8 != 0 || off > 1<<40 {
+		return storage{}, nil, corrupt(v.addr, "place of the __dict__")
 	}
 	return v.dictAt(v.addr + uint64(off))
 }

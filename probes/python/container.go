@@ -34,7 +34,7 @@ func (v Value) Len() (int, error) {
 	}
 	n := int64(u64at(b, off))
 	if n < 0 || n > 1<<48 {
-		return 0, corrupt(v.addr, "size of a container")
+		return settle(v, 0, corrupt(v.addr, "size of a container"))
 	}
 	return int(n), v.still()
 }
@@ -71,7 +71,7 @@ func (v Value) Index(i int) (Value, error) {
 	if v.in == nil {
 		return Value{}, v.wrongType("list or tuple")
 	}
-	return retry(func() (Value, error) {
+	e, err := retry(func() (Value, error) {
 		items, n, err := v.sequence()
 		if err != nil {
 			return Value{}, err
@@ -79,7 +79,7 @@ func (v Value) Index(i int) (Value, error) {
 		if i < 0 || i >= n {
 			return Value{}, fmt.Errorf("index %d of %d elements: %w", i, n, ErrNotFound)
 		}
-		e, err := v.in.follow(items + 8*uint64(i))
+		e, err := v.in.follow(items+8*uint64(i), v.elements(items))
 		if err != nil {
 			return Value{}, err
 		}
@@ -88,6 +88,15 @@ func (v Value) Index(i int) (Value, error) {
 		}
 		return e, nil
 	})
+	return settle(v, e, err)
+}
+
+// elements is how the elements of a sequence are reached.
+func (v Value) elements(items uint64) *chain {
+	if v.typ.flags&flagList != 0 {
+		return v.from.add(v.addr+uint64(v.in.layout.ListItems), items)
+	}
+	return v.from
 }
 
 // List returns the elements of a list, tuple or set; more than limit gives ErrLimit.
@@ -98,7 +107,7 @@ func (v Value) List(limit int) ([]Value, error) {
 	if v.in == nil {
 		return nil, v.wrongType("list or tuple")
 	}
-	return retry(func() ([]Value, error) {
+	elems, err := retry(func() ([]Value, error) {
 		items, n, err := v.sequence()
 		if err != nil {
 			return nil, err
@@ -111,8 +120,10 @@ func (v Value) List(limit int) ([]Value, error) {
 			return nil, err
 		}
 		out := make([]Value, n)
+		from := v.elements(items)
 		for i := range out {
-			if out[i], err = v.in.value(u64at(refs, 8*i), items+8*uint64(i)); err != nil {
+			addr := u64at(refs, 8*i)
+			if out[i], err = v.in.value(addr, from.add(items+8*uint64(i), addr)); err != nil {
 				return nil, err
 			}
 		}
@@ -127,8 +138,9 @@ func (v Value) List(limit int) ([]Value, error) {
 		if items2 != items || n2 != n || !bytes.Equal(refs, again) {
 			return nil, fmt.Errorf("sequence at %#x: %w", v.addr, ErrUnstable)
 		}
-		return out, nil
+		return out, v.still()
 	})
+	return settle(v, elems, err)
 }
 
 // words reads n words.
@@ -143,7 +155,7 @@ func (in *Interp) words(addr uint64, n int) ([]byte, error) {
 // set returns the elements of a set in the order of its table.
 func (v Value) set(limit int) ([]Value, error) {
 	l := &v.in.layout
-	return retry(func() ([]Value, error) {
+	elems, err := retry(func() ([]Value, error) {
 		head, err := v.object(l.SetTable + 8)
 		if err != nil {
 			return nil, err
@@ -167,7 +179,8 @@ func (v Value) set(limit int) ([]Value, error) {
 			if key == 0 || int64(hash) == -1 {
 				continue
 			}
-			e, err := v.in.value(key, table+16*uint64(i))
+			from := v.from.add(v.addr+uint64(l.SetTable), table).add(table+16*uint64(i), key)
+			e, err := v.in.value(key, from)
 			if err != nil {
 				return nil, err
 			}
@@ -184,6 +197,7 @@ func (v Value) set(limit int) ([]Value, error) {
 		if !bytes.Equal(head[objSize:], head2[objSize:]) || !bytes.Equal(entries, again) || uint64(len(out)) != used {
 			return nil, fmt.Errorf("set at %#x: %w", v.addr, ErrUnstable)
 		}
-		return out, nil
+		return out, v.still()
 	})
+	return settle(v, elems, err)
 }

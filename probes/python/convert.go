@@ -1,8 +1,12 @@
 package python
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 )
 
 // ErrOpaque says that an object has no Go counterpart.
@@ -10,12 +14,61 @@ var ErrOpaque = errors.New("object has no plain value")
 
 // Plain converts an object to Go: None to nil, bool, int to int64, float to float64,
 // str to string, bytes to []byte, list, tuple and set to []any, dict with str keys
-// to map[string]any. An Enum member that is no int or str becomes its value.
-// Anything else gives ErrOpaque, more than limit objects or 32 levels ErrLimit.
-// An int Enum member becomes an int64.
+// to map[string]any. A member of an Enum becomes its value. Anything else gives
+// ErrOpaque, more than limit objects or 32 levels ErrLimit.
+//
+// Plain is the way to read a container and its elements as of one moment: it
+// converts until it has seen the same twice.
 func (v Value) Plain(limit int) (any, error) {
-	n := limit
-	return v.plain(&n, 32)
+	var last any
+	seen := false
+	p, err := retry(func() (any, error) {
+		n := limit
+		p, err := v.plain(&n, 32)
+		if err != nil {
+			return nil, err
+		}
+		if n == limit-1 {
+			return p, nil // one object, which has been read twice
+		}
+		if seen && same(last, p) {
+			return p, nil
+		}
+		last, seen = p, true
+		n = limit
+		p, err = v.plain(&n, 32)
+		if err != nil {
+			return nil, err
+		}
+		if !same(last, p) {
+			last = p
+			return nil, fmt.Errorf("object at %#x: %w", v.addr, ErrUnstable)
+		}
+		return p, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// same compares converted values. Unlike ==, it takes a NaN for the same as itself.
+func same(a, b any) bool {
+	switch a := a.(type) {
+	case float64:
+		b, ok := b.(float64)
+		return ok && math.Float64bits(a) == math.Float64bits(b)
+	case []byte:
+		b, ok := b.([]byte)
+		return ok && bytes.Equal(a, b)
+	case []any:
+		b, ok := b.([]any)
+		return ok && slices.EqualFunc(a, b, same)
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		return ok && maps.EqualFunc(a, b, same)
+	}
+	return a == b
 }
 
 func (v Value) plain(left *int, depth int) (any, error) {

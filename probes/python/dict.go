@@ -2,7 +2,6 @@ package python
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 )
 
@@ -48,7 +47,8 @@ func (in *Interp) keyTable(addr uint64) (keyTable, error) {
 		t.capacity = int(size)
 	} else {
 		log2, log2bytes, kind := b[l.KeysLog2Size], b[l.KeysLog2IndexBytes], b[l.KeysKind]
-		if log2 > 22 || log2bytes < 3 || log2bytes > log2+3 && log2bytes != 3 || kind > 2 {
+		// The keys of an empty dict have a table of one byte; others have at least 8.
+		if log2 > 22 || log2bytes > max(log2, 3)+3 || log2 > 0 && log2bytes < log2 || kind > 2 {
 			return keyTable{}, corrupt(addr, "size of dict keys")
 		}
 		if kind != 0 {
@@ -73,17 +73,20 @@ type storage struct {
 	limit  int    // values that fit there
 }
 
-func (v Value) dictStorage() (storage, error) {
+// dictStorage also returns how the entries are reached.
+func (v Value) dictStorage() (storage, *chain, error) {
 	l := &v.in.layout
 	b, err := v.object(l.DictValues + 8)
 	if err != nil {
-		return storage{}, err
+		return storage{}, nil, err
 	}
-	s := storage{keys: u64at(b, l.DictKeys)}
-	if vals := u64at(b, l.DictValues); vals != 0 {
-		return v.in.splitStorage(s.keys, vals)
+	keys, vals := u64at(b, l.DictKeys), u64at(b, l.DictValues)
+	from := v.from.add(v.addr+uint64(l.DictKeys), keys).add(v.addr+uint64(l.DictValues), vals)
+	s := storage{keys: keys}
+	if vals != 0 {
+		s, err = v.in.splitStorage(keys, vals)
 	}
-	return s, nil
+	return s, from, err
 }
 
 // splitStorage is the storage with values in the PyDictValues at addr.
@@ -216,35 +219,29 @@ func (v Value) Key(name string) (Value, error) {
 		return Value{}, err
 	}
 	e, err := retry(func() (Value, error) {
-		s, err := v.dictStorage()
+		s, from, err := v.dictStorage()
 		if err != nil {
 			return Value{}, err
 		}
-		e, err := v.in.lookup(s, name)
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return Value{}, err
-		}
-		if s2, err := v.dictStorage(); err != nil || s2 != s {
-			return Value{}, fmt.Errorf("dict at %#x: %w", v.addr, ErrUnstable)
-		}
-		return e, err
+		return v.in.lookup(s, from, name)
 	})
-	if err != nil {
+	if e, err = settle(v, e, err); err != nil {
 		return Value{}, fmt.Errorf("key %q: %w", name, err)
 	}
 	return e, nil
 }
 
-// lookup returns the value under a name in a storage, or ErrNotFound.
-func (in *Interp) lookup(s storage, name string) (Value, error) {
+// lookup returns the value under a name in a storage that was reached by a chain,
+// or ErrNotFound.
+func (in *Interp) lookup(s storage, from *chain, name string) (Value, error) {
 	slot, ok, err := in.find(s, name)
 	if err != nil {
-		return Value{}, err
+		return Value{}, cmpErr(in.still(from), err)
 	}
 	if !ok {
-		return Value{}, ErrNotFound
+		return Value{}, cmpErr(in.still(from), ErrNotFound)
 	}
-	return in.follow(slot)
+	return in.follow(slot, from)
 }
 
 // Items returns the entries of a dict in their order; more than limit gives ErrLimit.
@@ -253,12 +250,12 @@ func (v Value) Items(limit int) ([]Item, error) {
 		return nil, err
 	}
 	l := &v.in.layout
-	return retry(func() ([]Item, error) {
-		s, err := v.dictStorage()
+	items, err := retry(func() ([]Item, error) {
+		s, from, err := v.dictStorage()
 		if err != nil {
 			return nil, err
 		}
-		items, err := v.in.items(s, limit)
+		items, err := v.in.items(s, from, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -266,15 +263,16 @@ func (v Value) Items(limit int) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s2, err := v.dictStorage(); err != nil || s2 != s || u64at(b, l.DictUsed) != uint64(len(items)) {
+		if u64at(b, l.DictUsed) != uint64(len(items)) {
 			return nil, fmt.Errorf("dict at %#x: %w", v.addr, ErrUnstable)
 		}
-		return items, nil
+		return items, v.in.still(from)
 	})
+	return settle(v, items, err)
 }
 
 // items reads all entries of a storage twice and returns them if they are equal.
-func (in *Interp) items(s storage, limit int) ([]Item, error) {
+func (in *Interp) items(s storage, from *chain, limit int) ([]Item, error) {
 	look := func() (keyTable, []byte, []byte, error) {
 		t, err := in.keyTable(s.keys)
 		if err != nil {
@@ -316,11 +314,11 @@ func (in *Interp) items(s storage, limit int) ([]Item, error) {
 		if len(out) == limit {
 			return nil, fmt.Errorf("dict of more than %d entries: %w", limit, ErrLimit)
 		}
-		k, err := in.value(key, t.entries+uint64(t.size*i+t.keyAt))
+		k, err := in.value(key, from.add(t.entries+uint64(t.size*i+t.keyAt), key))
 		if err != nil {
 			return nil, err
 		}
-		v, err := in.value(val, s.slot(t, i))
+		v, err := in.value(val, from.add(s.slot(t, i), val))
 		if err != nil {
 			return nil, err
 		}

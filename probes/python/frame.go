@@ -94,7 +94,7 @@ func (in *Interp) frames(ts uint64) ([]Frame, error) {
 
 func (in *Interp) frame(addr uint64) (Frame, error) {
 	l := &in.layout
-	code, err := in.follow(addr + uint64(l.FrameCode))
+	code, err := in.follow(addr+uint64(l.FrameCode), nil)
 	if err != nil {
 		if errors.Is(err, ErrNotFound) {
 			err = ErrType
@@ -113,7 +113,7 @@ func (in *Interp) frame(addr uint64) (Frame, error) {
 		off int
 		to  *string
 	}{{name, &f.Name}, {l.CodeFilename, &f.File}} {
-		v, err := in.follow(code.addr + uint64(s.off))
+		v, err := in.follow(code.addr+uint64(s.off), code.from)
 		if err != nil {
 			return Frame{}, err
 		}
@@ -133,7 +133,7 @@ func (f Frame) Local(name string) (Value, error) {
 	}
 	l := &f.in.layout
 	v, err := retry(func() (Value, error) {
-		names, err := f.in.follow(f.code.addr + uint64(l.CodeLocalNames))
+		names, err := f.in.follow(f.code.addr+uint64(l.CodeLocalNames), f.code.from)
 		if err != nil {
 			return Value{}, err
 		}
@@ -149,12 +149,12 @@ func (f Frame) Local(name string) (Value, error) {
 			if s != name {
 				continue
 			}
-			v, err := f.in.follow(f.addr + uint64(l.FrameLocals+8*i))
+			v, err := f.in.follow(f.addr+uint64(l.FrameLocals+8*i), f.code.from)
 			if err != nil {
 				return Value{}, err
 			}
 			if v.TypeName() == "cell" { // captured by an inner function
-				if v, err = f.in.follow(v.addr + uint64(l.CellRef)); err != nil {
+				if v, err = f.in.follow(v.addr+uint64(l.CellRef), v.from); err != nil {
 					return Value{}, err
 				}
 			}

@@ -1,6 +1,8 @@
 package python
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -15,8 +17,22 @@ type Value struct {
 	in   *Interp
 	addr uint64
 	typ  typeInfo
-	slot uint64 // where the reference was found, 0 if nowhere that can be looked at again
+	from *chain // how it was reached; nil if by nothing that can be looked at again
 }
+
+// chain is a list of words in memory by which an object was reached: as long as
+// they have not changed, the object is alive and what it was. The last is first.
+type chain struct {
+	up   *chain
+	addr uint64
+	want uint64
+}
+
+// maxChain is how far back a chain is checked. What is farther up was reached
+// through modules and classes, which stay.
+const maxChain = 48
+
+func (c *chain) add(addr, want uint64) *chain { return &chain{c, addr, want} }
 
 // typeInfo is what is needed of a PyTypeObject.
 type typeInfo struct {
@@ -53,7 +69,7 @@ const (
 )
 
 // value makes a Value of the object at addr, after checking that its type is one.
-func (in *Interp) value(addr, slot uint64) (Value, error) {
+func (in *Interp) value(addr uint64, from *chain) (Value, error) {
 	if addr == 0 || addr%8 != 0 {
 		return Value{}, corrupt(addr, "bad address")
 	}
@@ -65,41 +81,75 @@ func (in *Interp) value(addr, slot uint64) (Value, error) {
 	if err != nil {
 		return Value{}, err
 	}
-	return Value{in: in, addr: addr, typ: ti, slot: slot}, nil
+	return Value{in: in, addr: addr, typ: ti, from: from}, nil
 }
 
-// follow makes a Value of the object that the pointer at slot refers to. An
-// empty slot gives ErrNotFound.
-func (in *Interp) follow(slot uint64) (Value, error) {
+// follow makes a Value of the object that the pointer at slot refers to. An empty
+// slot gives ErrNotFound. up is how the slot was reached.
+func (in *Interp) follow(slot uint64, up *chain) (Value, error) {
 	return retry(func() (Value, error) {
 		addr, err := in.u64(slot)
 		if err != nil {
 			return Value{}, err
 		}
 		if addr == 0 {
-			return Value{}, ErrNotFound
+			return Value{}, cmpErr(in.still(up), ErrNotFound)
 		}
-		v, err := in.value(addr, slot)
+		from := up.add(slot, addr)
+		v, err := in.value(addr, from)
 		if err != nil {
 			return Value{}, err
 		}
-		return v, v.still()
+		return v, in.still(from)
 	})
 }
 
-// still checks that the slot has not been given another object meanwhile.
-func (v Value) still() error {
-	if v.slot == 0 {
+// cmpErr returns the first error that is not nil.
+func cmpErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// still checks that a chain is as it was.
+func (in *Interp) still(c *chain) error {
+	var addrs, want [maxChain]uint64
+	n := 0
+	for ; c != nil && n < maxChain; c = c.up {
+		addrs[n], want[n] = c.addr, c.want
+		n++
+	}
+	if n == 0 {
 		return nil
 	}
-	now, err := v.in.u64(v.slot)
+	buf, err := in.batch(addrs[:n], 8)
 	if err != nil {
 		return err
 	}
-	if now != v.addr {
-		return fmt.Errorf("reference at %#x: %w", v.slot, ErrUnstable)
+	for i := range n {
+		if u64at(buf, 8*i) != want[i] {
+			return fmt.Errorf("reference at %#x: %w", addrs[i], ErrUnstable)
+		}
 	}
 	return nil
+}
+
+// still checks that the object is still where it was found.
+func (v Value) still() error { return v.in.still(v.from) }
+
+// settle turns an error of reading v into ErrUnstable if it may come from memory
+// that is no longer v.
+func settle[T any](v Value, t T, err error) (T, error) {
+	if err == nil || v.in == nil || errors.Is(err, ErrGone) || errors.Is(err, ErrUnstable) {
+		return t, err
+	}
+	if serr := v.still(); serr != nil {
+		return t, serr
+	}
+	return t, err
 }
 
 func (in *Interp) typeInfo(addr uint64) (typeInfo, error) {
@@ -170,7 +220,7 @@ func (v Value) Type() (Value, error) {
 	if v.in == nil {
 		return Value{}, v.wrongType("any")
 	}
-	return v.in.value(v.typ.addr, 0)
+	return v.in.value(v.typ.addr, v.from.add(v.addr+objType, v.typ.addr))
 }
 
 // Kind returns the kind of the object.
@@ -282,10 +332,11 @@ func (v Value) object(n int) ([]byte, error) {
 	return buf, nil
 }
 
-// whole reads an object whose size is in its first head bytes: the head, the
-// size by f, the whole, and the slot once more. The head must not change.
+// whole reads an object whose size f finds in its first head bytes, and returns it
+// when two looks show the same. Memory that was freed and used again may be half
+// old and half new at one look, but hardly the same way at the next.
 func (v Value) whole(head int, f func(b []byte) (int, error)) ([]byte, error) {
-	return retry(func() ([]byte, error) {
+	look := func() ([]byte, error) {
 		h, err := v.object(head)
 		if err != nil {
 			return nil, err
@@ -298,13 +349,43 @@ func (v Value) whole(head int, f func(b []byte) (int, error)) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The reference count, the first word, changes all the time, and a hash
-		// is filled in when first needed: compare what gives the size.
 		if n2, err := f(b); err != nil || n2 != n {
 			return nil, fmt.Errorf("object at %#x: %w", v.addr, ErrUnstable)
 		}
 		return b, v.still()
+	}
+	b, err := retry(func() ([]byte, error) {
+		b, err := look()
+		if err != nil {
+			return nil, err
+		}
+		again, err := look()
+		if err != nil {
+			return nil, err
+		}
+		if !v.equal(b, again) {
+			return nil, fmt.Errorf("object at %#x: %w", v.addr, ErrUnstable)
+		}
+		return again, nil
 	})
+	return settle(v, b, err)
+}
+
+// equal compares two looks at an object, leaving out what changes while the value
+// does not: the reference count, and the hash of a str or bytes, which is filled
+// in when it is first needed.
+func (v Value) equal(a, b []byte) bool {
+	if len(a) != len(b) || !bytes.Equal(a[objType:objSize+8], b[objType:objSize+8]) {
+		return false
+	}
+	rest := objSize + 8
+	if v.typ.flags&(flagUnicode|flagBytes) != 0 {
+		rest += 8 // both have it after the size
+	}
+	if len(a) <= rest {
+		return true
+	}
+	return bytes.Equal(a[rest:], b[rest:])
 }
 
 // Bool returns the value of a bool.
@@ -457,7 +538,7 @@ func (v Value) Str() (string, error) {
 		return "", err
 	}
 	l := &v.in.layout
-	return retry(func() (string, error) {
+	text, err := retry(func() (string, error) {
 		var h strHead
 		b, err := v.whole(l.StrASCIISize, func(b []byte) (int, error) {
 			var err error
@@ -477,8 +558,14 @@ func (v Value) Str() (string, error) {
 			data = b[h.dataOffset(l):][:h.length*h.kind]
 		} else {
 			data = make([]byte, h.length*h.kind)
-			if err := v.in.read(u64at(b, l.StrData), data); err != nil && len(data) > 0 {
-				return "", err
+			again := make([]byte, len(data))
+			for _, to := range [][]byte{data, again} {
+				if err := v.in.readSome(u64at(b, l.StrData), to); err != nil {
+					return "", err
+				}
+			}
+			if !bytes.Equal(data, again) {
+				return "", fmt.Errorf("object at %#x: %w", v.addr, ErrUnstable)
 			}
 			if err := v.still(); err != nil {
 				return "", err
@@ -486,6 +573,7 @@ func (v Value) Str() (string, error) {
 		}
 		return decode(data, h, v.addr)
 	})
+	return settle(v, text, err)
 }
 
 func decode(data []byte, h strHead, addr uint64) (string, error) {

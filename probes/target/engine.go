@@ -43,6 +43,9 @@ func (s *scan) engine(g []*proc) (*Engine, string) {
 	return e, ""
 }
 
+// noReceipts says what is lost when deliveries to a front end are not seen.
+const noReceipts = "time to first token and end-to-end time end when the core sends, not when the front end receives"
+
 func withRole(g []*proc, r Role) []*proc {
 	var out []*proc
 	for _, p := range g {
@@ -75,15 +78,15 @@ func (s *scan) problems(e *Engine, g []*proc) {
 	for _, p := range servers {
 		switch {
 		case p.interp == nil && p.pyErr == nil:
-			e.problem("API server %d is the Rust front end, which receives without libzmq: no time to first token and no end-to-end time of the engine request", p.PID)
+			e.problem("API server %d is the Rust front end, which receives without libzmq: %s", p.PID, noReceipts)
 		case p.ZMQ == nil && len(cores) > 0 && e.Generation == "V1":
-			e.problem("API server %d maps no libzmq: time to first token and end-to-end time cannot be seen", p.PID)
+			e.problem("API server %d maps no libzmq: %s", p.PID, noReceipts)
 		}
 		if p.TLS {
 			e.problem("API server %d serves HTTP over TLS: no entry spans", p.PID)
 		}
-		if p.uds != "" {
-			e.problem("API server %d serves HTTP on the Unix socket %s: no entry spans", p.PID, p.uds)
+		if p.UDS != "" {
+			e.problem("API server %d serves HTTP on the Unix socket %s: no entry spans", p.PID, p.UDS)
 		}
 	}
 	if e.LogStats != nil && !*e.LogStats {

@@ -65,6 +65,7 @@ type Process struct {
 	Ports       []int    `json:"ports,omitempty"` // TCP ports it listens on
 	ZMQ         *Library `json:"zmq,omitempty"`   // the libzmq it maps
 	TLS         bool     `json:"tls,omitempty"`   // serves HTTP over TLS
+	UDS         string   `json:"uds,omitempty"`   // Unix socket on which it serves HTTP instead of a port
 	Seccomp     bool     `json:"seccomp,omitempty"`
 	ServiceName string   `json:"service_name,omitempty"` // OTEL_SERVICE_NAME of the process
 	ResourceEnv string   `json:"resource_env,omitempty"` // OTEL_RESOURCE_ATTRIBUTES of the process

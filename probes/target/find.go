@@ -39,11 +39,12 @@ type scan struct {
 	opener  *python.Opener
 	procs   map[int]*proc // that run vLLM code
 	parent  map[int]int   // of all processes
+	listen  map[string]map[uint64]int // listening sockets by network namespace
 	skipped []Skipped
 }
 
 func (f Finder) scan(ctx context.Context) (*scan, error) {
-	s := &scan{fs: f.Proc, opener: python.NewOpener(f.Proc), procs: make(map[int]*proc), parent: make(map[int]int)}
+	s := &scan{fs: f.Proc, opener: python.NewOpener(f.Proc), procs: make(map[int]*proc), parent: make(map[int]int), listen: make(map[string]map[uint64]int)}
 	pids, err := s.fs.PIDs()
 	if err != nil {
 		return nil, err

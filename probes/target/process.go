@@ -23,7 +23,6 @@ type proc struct {
 	roleOf        // by its stack or title
 	listens []int
 	exe     string
-	uds     string
 	v0      bool
 }
 
@@ -268,7 +267,7 @@ func (s *scan) describe(p *proc, maps []procfs.Mapping) error {
 	if p.ContainerID, err = s.fs.ContainerID(p.PID); errors.Is(err, ErrGone) {
 		return err
 	}
-	if p.Ports, err = s.fs.Listeners(p.PID); errors.Is(err, ErrGone) {
+	if p.Ports, err = s.ports(p.PID); errors.Is(err, ErrGone) {
 		return err
 	}
 	if env, err := s.fs.Env(p.PID, "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"); err == nil {
@@ -298,4 +297,19 @@ func (s *scan) zmq(pid int, maps []procfs.Mapping) *Library {
 		return lib
 	}
 	return nil
+}
+
+// ports returns the TCP ports on which a process listens. The table of a network
+// namespace, which may be long, is read once.
+func (s *scan) ports(pid int) ([]int, error) {
+	ns, err := s.fs.NetNS(pid)
+	if err != nil {
+		return nil, err
+	}
+	if s.listen[ns] == nil {
+		if s.listen[ns], err = s.fs.Listening(pid); err != nil {
+			return nil, err
+		}
+	}
+	return s.fs.Ports(pid, s.listen[ns])
 }

@@ -65,8 +65,16 @@ func (s *scan) layouts(e *Engine, g []*proc) {
 func readStructs(in *python.Interp) (map[string][]string, map[string]map[string]any, error) {
 	fields := make(map[string][]string)
 	defaults := make(map[string]map[string]any)
+	modules := make(map[string]python.Value)
 	for _, c := range structs {
-		class, err := in.Path(c.module, c.class)
+		var class python.Value
+		var err error
+		if _, ok := modules[c.module]; !ok {
+			modules[c.module], err = in.Module(c.module)
+		}
+		if err == nil {
+			class, err = modules[c.module].Attr(c.class)
+		}
 		if err != nil {
 			if errors.Is(err, python.ErrNotFound) && !slices.Contains(needed, c.class) {
 				continue
@@ -141,8 +149,12 @@ func readDefaults(class python.Value, fields []string) (map[string]any, error) {
 // requests have, is kept as that byte's number.
 func readEnums(in *python.Interp) (map[string]map[int64]string, error) {
 	out := make(map[string]map[int64]string)
+	module, err := in.Module("vllm.v1.engine")
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range enums {
-		class, err := in.Path("vllm.v1.engine", name)
+		class, err := module.Attr(name)
 		if errors.Is(err, python.ErrNotFound) {
 			continue
 		}
@@ -361,7 +373,7 @@ func markServers(g []*proc, tls bool, uds string) {
 		if p.Role == RoleAPIServer {
 			p.TLS = p.TLS || tls
 			if uds != "" {
-				p.uds = uds
+				p.UDS = uds
 			}
 		}
 	}

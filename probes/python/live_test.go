@@ -1,0 +1,469 @@
+package python
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// pythons returns the interpreters to test with, by minor version: those in the
+// list INFERSPAN_PYTHONS, else what is found in the path, in /usr/bin (a static one
+// on Debian) and in pyenv.
+func pythons() map[string][]string {
+	var paths []string
+	if list := os.Getenv("INFERSPAN_PYTHONS"); list != "" {
+		paths = filepath.SplitList(list)
+	} else {
+		for _, v := range []string{"3.9", "3.10", "3.11", "3.12", "3.13", "3.14"} {
+			if p, err := exec.LookPath("python" + v); err == nil {
+				paths = append(paths, p)
+			}
+		}
+		paths = append(paths, "/usr/bin/python3")
+		if b, err := exec.Command("pyenv", "root").Output(); err == nil {
+			found, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(b)), "versions", "3.*", "bin", "python3"))
+			paths = append(paths, found...)
+		}
+	}
+	out := make(map[string][]string)
+	seen := make(map[string]bool)
+	for _, p := range paths {
+		b, err := exec.Command(p, "-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))").Output()
+		v, real, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+		if err == nil && !seen[real] {
+			seen[real] = true
+			out[v] = append(out[v], p)
+		}
+	}
+	return out
+}
+
+// start runs the zoo and returns its PID. The second line of input, if move is
+// set, starts the changes.
+func start(t *testing.T, python string, args ...string) (pid int, in io.Writer, out *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.Command(python, append([]string{"testdata/zoo.py"}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	sc := bufio.NewScanner(stdout)
+	if !sc.Scan() || sc.Text() != "ready" {
+		t.Fatalf("zoo did not start: %q, %v", sc.Text(), sc.Err())
+	}
+	return cmd.Process.Pid, stdin, sc
+}
+
+// eachPython runs f with each supported version, as a subtest.
+func eachPython(t *testing.T, f func(t *testing.T, python string)) {
+	have := pythons()
+	for _, v := range []string{"3.10", "3.11", "3.12", "3.13"} {
+		t.Run(v, func(t *testing.T) {
+			if len(have[v]) == 0 {
+				t.Skipf("no Python %s on this machine", v)
+			}
+			for _, p := range have[v] {
+				f(t, p)
+			}
+		})
+	}
+}
+
+func open(t *testing.T, pid int) *Interp {
+	t.Helper()
+	in, err := Open(pid)
+	if errors.Is(err, os.ErrPermission) {
+		t.Skipf("not allowed to read the memory of a child: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// zooPlain are attributes of the zoo that have a plain value.
+var zooPlain = []struct {
+	path string
+	want any
+}{
+	{"none", nil}, {"true", true}, {"false", false},
+	{"ints", []any{int64(0), int64(1), int64(-1), int64(1<<30 - 1), int64(1 << 30), int64(-1 << 30), int64(1 << 60), int64(-1 << 62), int64(1<<63 - 1), int64(-1 << 63)}},
+	{"strs", []any{"", "ascii", "café", "привет", "\U0001f600 face"}},
+	{"surrogate", "a\ufffdb"},
+	{"long_str", strings.Repeat("x", 5000)},
+	{"data", []byte("\x00\x01bytes\xff")}, {"empty_bytes", []byte{}},
+	{"tup", []any{int64(1), []any{"nested", nil}, []any{}}},
+	{"lst", []any{int64(1), "two", 3.0, []byte("4")}},
+	{"unicode_dict", map[string]any{"a": int64(1), "b": "two"}},
+	{"empty_dict", map[string]any{}},
+	{"ordered", map[string]any{"x": int64(1), "y": int64(2)}},
+	{"frozen", []any{"f"}},
+	{"sub_str", "sub café"}, {"sub_str.note", "on a str"},
+	{"sub_int", int64(-7)}, {"sub_int.note", "on an int"},
+	{"sub_float", 2.5},
+	{"sub_tuple", []any{int64(1), int64(2)}}, {"sub_tuple.note", "on a tuple"},
+	{"plain.x", int64(1)}, {"plain.y", "why"}, {"plain.shadowed", "instance"}, {"plain.class_attr", "from class"},
+	{"Plain.shadowed", "class"}, {"Plain.class_attr", "from class"},
+	{"derived.x", int64(2)}, {"derived.extra", "from derived"}, {"derived.class_attr", "from class"}, {"Derived.class_attr", "from class"},
+	{"with_dict.x", int64(3)}, {"with_dict.late", "added"},
+	{"combined.x", int64(4)}, {"combined.own", true},
+	{"many.x", int64(5)}, {"many.attr0", int64(0)}, {"many.attr59", int64(59)},
+	{"deleted.x", int64(6)}, {"deleted.shadowed", "instance"},
+	{"slots.a", "slot a"}, {"slots.b", int64(2)},
+	{"slots_dict.a", "slot a"}, {"slots_dict.c", "in dict"},
+	{"namespace.p", int64(1)}, {"namespace.q", "q"},
+	{"WithMeta.own", "own"}, {"WithMeta.meta_attr", "from metaclass"},
+	{"red", int64(1)}, {"low", int64(10)},
+	{"Level.HIGH", int64(-20)},
+	{"plain.method.__name__", nil}, // computed: see zooErrors; here to be skipped
+}
+
+var zooErrors = []struct {
+	path string
+	want error
+}{
+	{"absent", ErrNotFound},
+	{"plain.absent", ErrNotFound},
+	{"deleted.y", ErrNotFound},
+	{"slots.unset", ErrNotFound},
+	{"slots.c", ErrNotFound},
+	{"plain.prop", ErrComputed},
+	{"WithMeta.computed", ErrComputed},
+	{"none.absent", ErrNotFound},
+}
+
+func TestLiveValues(t *testing.T) {
+	eachPython(t, func(t *testing.T, python string) {
+		pid, _, _ := start(t, python)
+		in := open(t, pid)
+		t.Logf("%+v", in.Info)
+		checkZoo(t, in)
+	})
+}
+
+// checkZoo compares what is read with what zoo.py made.
+func checkZoo(t *testing.T, in *Interp) {
+	t.Helper()
+	main, err := in.Module("__main__")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range zooPlain {
+		if c.path == "plain.method.__name__" {
+			continue
+		}
+		v, err := main.Path(strings.Split(c.path, ".")...)
+		if err != nil {
+			t.Errorf("%s: %v", c.path, err)
+			continue
+		}
+		got, err := v.Plain(1000)
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s = %#v, %v; want %#v", c.path, got, err, c.want)
+		}
+	}
+	for _, c := range zooErrors {
+		if v, err := main.Path(strings.Split(c.path, ".")...); !errors.Is(err, c.want) {
+			t.Errorf("%s = %v, %v; want error %v", c.path, v.Addr(), err, c.want)
+		}
+	}
+	get := func(name string) Value {
+		v, err := main.Path(strings.Split(name, ".")...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		return v
+	}
+
+	for _, name := range []string{"huge", "tiny"} {
+		if n, err := get(name).Int(); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s = %d, %v; want %v", name, n, err, ErrLimit)
+		}
+	}
+	floats, err := get("floats").List(10)
+	if err != nil || len(floats) != 4 {
+		t.Fatalf("floats: %d elements, %v", len(floats), err)
+	}
+	for i, want := range []string{"0", "-0.5", "1e+308", "+Inf"} {
+		if f, err := floats[i].Float(); err != nil || fmt.Sprint(f) != want {
+			t.Errorf("floats[%d] = %v, %v; want %s", i, f, err, want)
+		}
+	}
+	for _, name := range []string{"cycle", "deep"} {
+		if _, err := get(name).Plain(10000); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v, want %v", name, err, ErrLimit)
+		}
+	}
+
+	big := get("big_dict")
+	if n, err := big.Len(); n != 1000 || err != nil {
+		t.Errorf("len(big_dict) = %d, %v", n, err)
+	}
+	if v, err := big.Key("k777"); err != nil {
+		t.Errorf("big_dict[k777]: %v", err)
+	} else if n, err := v.Int(); n != 777 || err != nil {
+		t.Errorf("big_dict[k777] = %d, %v", n, err)
+	}
+	if _, err := big.Key("k1000"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("big_dict[k1000]: %v, want %v", err, ErrNotFound)
+	}
+	if _, err := big.Items(999); !errors.Is(err, ErrLimit) {
+		t.Errorf("items of big_dict up to 999: %v, want %v", err, ErrLimit)
+	}
+	if items, err := big.Items(1000); err != nil || len(items) != 1000 {
+		t.Errorf("items of big_dict: %d, %v", len(items), err)
+	}
+	items, err := get("general_dict").Items(10)
+	if err != nil || len(items) != 3 {
+		t.Fatalf("items of general_dict: %d, %v", len(items), err)
+	}
+	kinds := []Kind{items[0].Key.Kind(), items[1].Key.Kind(), items[2].Key.Kind()}
+	if !slices.Equal(kinds, []Kind{Str, Int, Tuple}) {
+		t.Errorf("keys of general_dict are of kinds %v", kinds)
+	}
+	if _, err := get("general_dict").Key("a"); err != nil {
+		t.Errorf("general_dict[a]: %v", err)
+	}
+
+	for name, want := range map[string]int64{"a_set": 1 + 2 + 3, "big_set": 499 * 500 / 2} {
+		elems, err := get(name).List(1000)
+		var sum int64
+		for _, e := range elems {
+			n, err := e.Int()
+			if err != nil {
+				t.Errorf("element of %s: %v", name, err)
+			}
+			sum += n
+		}
+		if err != nil || sum != want {
+			t.Errorf("sum(%s) = %d, %v; want %d", name, sum, err, want)
+		}
+	}
+
+	for class, want := range map[string]string{"Colour": "RED=1 BLUE=[2]", "Level": "LOW=10 HIGH=-20", "Flag": "A=1 B=2"} {
+		items, err := get(class).EnumMembers(10)
+		var got []string
+		for _, it := range items {
+			key, _ := it.Key.Str()
+			val, err := it.Value.Plain(10)
+			if err != nil {
+				t.Errorf("%s.%s: %v", class, key, err)
+			}
+			got = append(got, fmt.Sprintf("%s=%v", key, val))
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("members of %s: %s, %v; want %s", class, strings.Join(got, " "), err, want)
+		}
+	}
+
+	vars, err := get("plain").Vars(10)
+	var names []string
+	for _, it := range vars {
+		s, _ := it.Key.Str()
+		names = append(names, s)
+	}
+	if err != nil || !slices.Equal(names, []string{"x", "y", "shadowed"}) {
+		t.Errorf("vars(plain) = %v, %v", names, err)
+	}
+	if v, err := get("lst").Index(1); err != nil {
+		t.Errorf("lst[1]: %v", err)
+	} else if s, err := v.Str(); s != "two" || err != nil {
+		t.Errorf("lst[1] = %q, %v", s, err)
+	}
+	if _, err := get("lst").Index(4); !errors.Is(err, ErrNotFound) {
+		t.Errorf("lst[4]: %v, want %v", err, ErrNotFound)
+	}
+	if _, err := get("lst").Str(); !errors.Is(err, ErrType) {
+		t.Errorf("lst as a str: %v, want %v", err, ErrType)
+	}
+	if !get("derived").IsInstance(get("Plain")) || get("plain").IsInstance(get("Derived")) {
+		t.Error("IsInstance is wrong about Derived and Plain")
+	}
+	if n := get("derived").TypeName(); n != "Derived" {
+		t.Errorf("type of derived is %q", n)
+	}
+	if n, err := get("Derived").Name(); n != "Derived" || err != nil {
+		t.Errorf("name of Derived is %q, %v", n, err)
+	}
+	if v, err := in.Path("made.by.hand", "attr"); err != nil {
+		t.Errorf("module made.by.hand: %v", err)
+	} else if s, _ := v.Str(); s != "of made" {
+		t.Errorf("module made.by.hand has attr %q", s)
+	}
+	if _, err := main.Attr("record"); err == nil {
+		checkRecord(t, main)
+	}
+	checkFrames(t, in)
+}
+
+// checkRecord looks at a msgspec.Struct, where the interpreter has msgspec.
+func checkRecord(t *testing.T, main Value) {
+	t.Helper()
+	for path, want := range map[string]any{
+		"record.name": "rec", "record.n": int64(5), "record.ratio": 0.5,
+		"Record.__struct_fields__": []any{"name", "n", "ratio", "tags", "kind"},
+	} {
+		v, err := main.Path(strings.Split(path, ".")...)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		if got, err := v.Plain(100); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s = %#v, %v; want %#v", path, got, err, want)
+		}
+	}
+	v, err := main.Path("Record", "__struct_defaults__")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := v.Len(); n != 4 || err != nil {
+		t.Errorf("Record has %d defaults, %v; want 4", n, err)
+	}
+}
+
+func checkFrames(t *testing.T, in *Interp) {
+	t.Helper()
+	frames, err := in.MainFrames()
+	if err != nil {
+		t.Errorf("frames: %v", err)
+		return
+	}
+	i := slices.IndexFunc(frames, func(f Frame) bool { return f.Name == "serve" })
+	if i < 0 || !slices.ContainsFunc(frames[i:], func(f Frame) bool { return f.Name == "<module>" }) {
+		t.Errorf("no frames serve and <module> in %v", frames)
+		return
+	}
+	v, err := frames[i].Local("local_text")
+	if err != nil {
+		t.Error(err)
+	} else if s, err := v.Str(); s != "of serve" || err != nil {
+		t.Errorf("local_text = %q, %v", s, err)
+	}
+	if in.layout.CodeQualname >= 0 { // 3.11+
+		if v, err := frames[i].Local("captured"); err != nil {
+			t.Error(err)
+		} else if v.Kind() != List {
+			t.Errorf("captured is a %s", v.TypeName())
+		}
+	}
+	if _, err := frames[i].Local("absent"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("absent local: %v, want %v", err, ErrNotFound)
+	}
+}
+
+// TestLiveMoving reads objects while another thread replaces and grows them: what is
+// returned must be a state that was there.
+func TestLiveMoving(t *testing.T) {
+	eachPython(t, func(t *testing.T, python string) {
+		pid, stdin, out := start(t, python, "move")
+		in := open(t, pid)
+		moving, err := in.Path("__main__", "moving")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(stdin)
+		if !out.Scan() || out.Text() != "moving" {
+			t.Fatalf("zoo does not move: %q", out.Text())
+		}
+		rounds := 150
+		if testing.Short() {
+			rounds = 40
+		}
+		var good, unstable int
+		note := func(what string, err error) bool {
+			switch {
+			case err == nil:
+				good++
+				return true
+			case changed(err), errors.Is(err, ErrType), errors.Is(err, ErrLimit):
+				unstable++
+			default:
+				t.Errorf("%s: %v", what, err)
+			}
+			return false
+		}
+		for range rounds {
+			if v, err := moving.Attr("text"); note("text", err) {
+				s, err := v.Str()
+				if note("text", err) && s != "" && strings.Trim(s, s[:1]) != "" {
+					t.Fatalf("text is mixed: %q", s)
+				}
+			}
+			if v, err := moving.Attr("numbers"); note("numbers", err) {
+				p, err := v.Plain(1000)
+				if note("numbers", err) {
+					for i, n := range p.([]any) {
+						if n != int64(i) {
+							t.Fatalf("numbers[%d] = %v", i, n)
+						}
+					}
+				}
+			}
+			if v, err := moving.Attr("table"); note("table", err) {
+				p, err := v.Plain(1000)
+				if note("table", err) {
+					for k, n := range p.(map[string]any) {
+						if k != fmt.Sprintf("k%v", n) {
+							t.Fatalf("table[%s] = %v", k, n)
+						}
+					}
+				}
+			}
+		}
+		t.Logf("%d reads gave a value, %d gave up", good, unstable)
+		if good < unstable {
+			t.Errorf("only %d of %d reads gave a value", good, good+unstable)
+		}
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	have := pythons()
+	for _, v := range []string{"3.9", "3.14"} {
+		t.Run(v, func(t *testing.T) {
+			if len(have[v]) == 0 {
+				t.Skipf("no Python %s on this machine", v)
+			}
+			pid, _, _ := start(t, have[v][0])
+			_, err := Open(pid)
+			if want := "unsupported Python " + v; !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), want) {
+				t.Errorf("Open = %v, want %q", err, want)
+			}
+		})
+	}
+	t.Run("not Python", func(t *testing.T) {
+		if _, err := Open(os.Getpid()); !errors.Is(err, ErrNotPython) {
+			t.Errorf("Open of this process = %v, want %v", err, ErrNotPython)
+		}
+	})
+	t.Run("gone", func(t *testing.T) {
+		cmd := exec.Command("true")
+		if err := cmd.Run(); err != nil {
+			t.Skip(err)
+		}
+		if _, err := Open(cmd.Process.Pid); !errors.Is(err, ErrGone) {
+			t.Errorf("Open of an ended process = %v, want %v", err, ErrGone)
+		}
+	})
+}
