@@ -35,7 +35,7 @@ struct {
 } calls SEC(".maps");
 
 enum conn_state {
-	CONN_OTHER = 1, /* not an accepted TCP connection: ignored */
+	CONN_OTHER = 1, /* not an accepted TCP connection, or one that ended: ignored */
 	CONN_OURS = 2,
 };
 
@@ -52,9 +52,7 @@ struct conn {
 	__u8 state;         /* enum conn_state */
 	__u8 flags;         /* HTTP_MIDSTREAM, for every record */
 	__u8 writing;       /* the latest call was a write */
-	__u8 closed;        /* HTTP_CLOSE was sent */
 	__u8 spoken;        /* a read began like a request */
-	__u8 pad[3];
 };
 
 /* Key: tgid in the agent's PID namespace in the upper half, descriptor in the
@@ -271,19 +269,18 @@ __noinline int http_chunk(__u64 fdkey, __u64 ts, __u64 addr, __u64 off, __u64 ho
 	return 0;
 }
 
-/* Sends the connection's end. */
+/* Sends the connection's end, after which it is ignored: a server that gets an end
+ * of file from its client drops the request, and what it still writes has no reader. */
 static __always_inline void http_close(struct conn *c, __u64 fdkey, __u32 flags)
 {
 	struct http_rec *r;
 
-	if (c->closed)
-		return;
 	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 	if (!r) {
 		lose(LOSS_RING_FULL, 1);
 		return;
 	}
-	c->closed = 1;
+	c->state = CONN_OTHER;
 	fill_http(r, c, fdkey, bpf_ktime_get_ns(), c->off[1], 0, 0, HTTP_CLOSE, flags);
 	take_skipped(r, c, 1);
 	bpf_ringbuf_submit(r, wake_flags(sizeof(*r)));

@@ -275,9 +275,7 @@ func (o *Objects) attachHTTP() error {
 		{"sys_enter_sendto", p.HttpEnterSendto}, {"sys_enter_sendmsg", p.HttpEnterSendmsg},
 	} {
 		if err := o.attachTracepoint("syscalls", t.name, t.prog); err != nil {
-			for _, l := range o.links[before:] {
-				err = errors.Join(err, l.Close())
-			}
+			err = errors.Join(append([]error{err}, closeLinks(o.links[before:])...)...)
 			o.links = o.links[:before]
 			return err
 		}
@@ -451,15 +449,24 @@ func (o *Objects) Close() error {
 		return nil
 	}
 	o.closed = true
-	var errs []error
-	for _, l := range o.links {
-		errs = append(errs, l.Close())
-	}
+	errs := closeLinks(o.links)
 	if o.reader != nil {
 		errs = append(errs, o.reader.Close())
 	}
 	errs = append(errs, o.objs.Close())
 	return errors.Join(errs...)
+}
+
+// closeLinks closes links at the same time: each waits for the kernel to be sure
+// that no CPU runs the program, some 50 ms.
+func closeLinks(links []link.Link) []error {
+	errs := make([]error, len(links))
+	var wg sync.WaitGroup
+	for i, l := range links {
+		wg.Go(func() { errs[i] = l.Close() })
+	}
+	wg.Wait()
+	return errs
 }
 
 // Monotonic returns the time of the clock that stamps records, ns.

@@ -36,10 +36,7 @@ type tracerConn struct {
 	State       uint8
 	Flags       uint8
 	Writing     uint8
-	Closed      uint8
 	Spoken      uint8
-	Pad         [3]uint8
-	_           [4]byte
 }
 
 type tracerPartKey struct {

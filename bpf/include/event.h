@@ -50,7 +50,7 @@ struct frame_rec {
 enum http_dir {
 	HTTP_READ = 1,  /* the process read from the socket: the request */
 	HTTP_WRITE = 2, /* the process wrote to the socket: the response */
-	HTTP_CLOSE = 3, /* the socket was closed, or the peer closed (size 0 read) */
+	HTTP_CLOSE = 3, /* the socket was closed, or the peer closed (size 0 read): the last record of a connection */
 };
 
 enum http_flags {

@@ -189,7 +189,7 @@ func (a *Process) Close() error {
 	return a.err
 }
 
-// release undoes everything, once, the last thing first.
+// release undoes everything, once.
 func (a *Process) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -199,13 +199,23 @@ func (a *Process) release() {
 	a.closed = true
 	var errs []error
 	errs = append(errs, a.tracer.RemoveTarget(a.pid))
-	for i := len(a.links) - 1; i >= 0; i-- {
-		errs = append(errs, a.links[i].Close())
-	}
+	errs = append(errs, closeAll(a.links)...)
 	if a.pidfd != nil {
 		errs = append(errs, a.pidfd.Close())
 	}
 	a.err = errors.Join(errs...)
+}
+
+// closeAll closes links at the same time: each waits for the kernel to be sure that
+// no CPU runs the program, some 50 ms.
+func closeAll(links []io.Closer) []error {
+	errs := make([]error, len(links))
+	var wg sync.WaitGroup
+	for i, l := range links {
+		wg.Go(func() { errs[i] = l.Close() })
+	}
+	wg.Wait()
+	return errs
 }
 
 type outcome struct {
@@ -249,10 +259,7 @@ func (a *Process) attachProbe(probe Probe, p *target.Process, libs map[string]*l
 		}
 		l, err := put(probe.Symbol, prog, opts)
 		if err != nil {
-			for _, l := range links {
-				err = errors.Join(err, l.Close())
-			}
-			return fail(explain(err))
+			return fail(errors.Join(append([]error{explain(err)}, closeAll(links)...)...))
 		}
 		links = append(links, l)
 	}
