@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -112,18 +113,31 @@ func pythonText(p *target.Python) string {
 	return s
 }
 
+// portsText lists ports; workers listen on many that say nothing.
 func portsText(ports []int) string {
+	const most = 3
 	var out []string
-	for _, p := range ports {
+	for i, p := range ports {
+		if i == most {
+			out = append(out, fmt.Sprintf("+%d", len(ports)-most))
+			break
+		}
 		out = append(out, strconv.Itoa(p))
 	}
 	return dash(strings.Join(out, ","))
 }
 
-// commandText is the command line, cut to what tells processes apart.
+// commandText is the command line without folders, cut to what tells processes apart.
 func commandText(p *target.Process) string {
 	const most = 60
-	s := strings.Join(p.Cmdline, " ")
+	var words []string
+	for _, a := range p.Cmdline {
+		if strings.HasPrefix(a, "/") {
+			a = filepath.Base(a)
+		}
+		words = append(words, a)
+	}
+	s := strings.Join(words, " ")
 	if s == "" {
 		s = p.Comm
 	}
