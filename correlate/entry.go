@@ -158,7 +158,8 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 	if len(views) == 0 && x.left == 0 && x.status >= 200 && x.status < 300 && outcome == OutcomeCompleted {
 		partial.add(PartialRequest)
 	}
-	if x.gap {
+	// Of a stream the middle is only counted, by design; its beginning and end tell enough.
+	if x.gap && !x.streamed {
 		partial.add(PartialResponse)
 	}
 	if x.losses != c.losses {

@@ -304,13 +304,18 @@ func (c *Correlator) recvOf(r *request) signal.Mono {
 // findStop finds the output in which the front end matched the stop string:
 // the core may have gone on until the abort reached it. The usage that the
 // response reports settles it; without, it is the last output that had been
-// delivered when the abort arrived, and uncertain if there are several.
+// delivered when the response ended and the abort arrived, and uncertain if there
+// are several.
 func (c *Correlator) findStop(v *view) {
 	r := v.r
 	if !r.param.HasStop {
 		r.lastRecv = c.recvOf(r)
 		v.stopGuess = true
 		return
+	}
+	until := r.endAt
+	if r.ex != nil && r.ex.outcome == signal.OutcomeComplete {
+		until = min(until, r.ex.endAt)
 	}
 	n := min(r.outputs, recentOutputs)
 	pick, certain := output{}, false
@@ -327,7 +332,7 @@ func (c *Correlator) findStop(v *view) {
 		if m := r.core.eng.msgs.get(o.msg); m != nil && m.recv != 0 {
 			recv = m.recv
 		}
-		if recv <= r.endAt {
+		if recv <= until {
 			pick = o
 		}
 	}
