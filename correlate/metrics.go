@@ -2,7 +2,6 @@ package correlate
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,11 +13,15 @@ import (
 )
 
 // What counts, after vLLM's own metrics:
-//   - an iteration is a step of a core that reports: a message with scheduler
-//     statistics (one per step); with statistics off, a message with outputs,
-//     where the messages of one step to several front ends count once;
+//   - an iteration is a step of a core that gave outputs. Messages with scheduler
+//     statistics only come from steps that just clean up, or computed a part of a
+//     prompt: vLLM does not count those either. A step's messages to several
+//     front ends count once; statistics, which come with the first of them, tell
+//     steps apart, and with statistics off, that a front end is served again;
 //   - prompt tokens are added when a request's first output comes, as the core
-//     counts them (cached ones included); generated tokens with every output;
+//     counts them (cached ones included); generated tokens with every output.
+//     What a core sends while an abort is on its way counts; vLLM, which counts in
+//     the front end, leaves that out;
 //   - the time to first token is added when the first token is delivered, also
 //     for requests that are cut short later; pooling requests have none;
 //   - everything else is added when a request finishes: not for aborted ones and
@@ -52,8 +55,9 @@ func (h *histogram) add(bounds []float64, v float64) {
 
 // coreMetrics are the metrics of one core. Times are sums in ns.
 type coreMetrics struct {
-	iterations, unreported    uint64 // with statistics; without
+	iterations                uint64
 	statsSeen                 bool
+	stepCounted               bool  // the step under way, statistics on
 	stepClients               []int // front ends served in the step under way, statistics off
 	running, waiting          signal.Opt[int64]
 	usage                     signal.Opt[float64]
@@ -81,18 +85,26 @@ func sumOpt(to *signal.Opt[int64], v signal.Opt[int64]) {
 
 func (m *coreMetrics) step(s *signal.StepOutput) {
 	st := s.Stats
-	if st == nil {
-		if !m.statsSeen && len(s.Outputs) > 0 {
-			if len(m.stepClients) == 0 || slices.Contains(m.stepClients, s.Client) {
-				m.stepClients = m.stepClients[:0]
-				m.unreported++
+	if st != nil {
+		m.statsSeen, m.stepCounted = true, false
+	}
+	if len(s.Outputs) > 0 {
+		switch {
+		case m.statsSeen:
+			if !m.stepCounted {
+				m.stepCounted = true
+				m.iterations++
 			}
+		case len(m.stepClients) == 0 || slices.Contains(m.stepClients, s.Client):
+			m.iterations++
+			m.stepClients = append(m.stepClients[:0], s.Client)
+		default:
 			m.stepClients = append(m.stepClients, s.Client)
 		}
+	}
+	if st == nil {
 		return
 	}
-	m.statsSeen = true
-	m.iterations++
 	if st.Running.OK {
 		m.running = st.Running
 	}
@@ -379,7 +391,7 @@ func (c *Correlator) corePoints(f families, e *engine, co *core) {
 		f.add(id, v, res, append([]string{dimCallType, dimRPCType, index, e.model}, extra...)...)
 	}
 	if e.seen.Outputs {
-		put(semconv.MetricIDVLLMVLLMIterCount, math.Max(float64(m.iterations), float64(m.unreported)))
+		put(semconv.MetricIDVLLMVLLMIterCount, float64(m.iterations))
 		put(semconv.MetricIDVLLMGenAILLMFirstTokenSeconds, m.first.sum)
 		put(semconv.MetricIDVLLMGenAIServerTimePerOutputToken, m.perToken.sum)
 		put(semconv.MetricIDVLLMGenAIServerRequestDuration, m.duration.sum)

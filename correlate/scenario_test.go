@@ -577,6 +577,27 @@ var scenarios = []struct {
 			t.Errorf("%v iterations of core 1", n)
 		}
 	}},
+	{"iterations", nil, func() *script {
+		s := newScript()
+		for i := range 2 {
+			s.add(101, 102, fmt.Sprint(i), func(a *signal.RequestAdded) { a.Client = i })
+		}
+		stats := &signal.SchedulerStats{Running: signal.Some[int64](2)}
+		put := func(t float64, client int, st *signal.SchedulerStats, outs ...signal.Output) {
+			s.put(&signal.StepOutput{At: at(t), Core: testCore, Stamp: at(t), Client: client, Outputs: outs, Stats: st})
+		}
+		put(110, 0, stats, out("0", 1, started(103, 104))) // one step, two front ends
+		put(110, 1, nil, out("1", 1, started(103, 104)))
+		put(120, 1, stats, out("1", 1)) // a step for one of them
+		put(130, 0, stats)              // a part of a prompt
+		put(140, 0, stats, out("0", 1))
+		put(140, 1, nil, out("1", 1))
+		return s
+	}, func(t *testing.T, r result) {
+		if n := point(t, r.m, "vllm_iter_count"); n != 3 {
+			t.Errorf("%v iterations, want 3", n)
+		}
+	}},
 	{"error inside a stream", nil, func() *script {
 		return newScript().begin(100, 7, "/v1/chat/completions").add(101, 102, "chatcmpl-a").
 			step(110, out("chatcmpl-a", 1, started(102.5, 103), finished(signal.FinishError, "error"))).
