@@ -37,8 +37,8 @@ func ByPID(pid int) (*Engine, error) { return Finder{}.ByPID(context.Background(
 type scan struct {
 	fs      procfs.FS
 	opener  *python.Opener
-	procs   map[int]*proc // that run vLLM code
-	parent  map[int]int   // of all processes
+	procs   map[int]*proc             // that run vLLM code
+	parent  map[int]int               // of all processes
 	listen  map[string]map[uint64]int // listening sockets by network namespace
 	skipped []Skipped
 }
