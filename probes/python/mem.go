@@ -43,8 +43,7 @@ func (in *Interp) batch(addrs []uint64, size int) ([]byte, error) {
 		// One at a time: the part may end behind the last mapped page although
 		// the object does not.
 		part := buf[i*size : (i+1)*size]
-		for n := size; n >= objSize; n = n / 2 {
-			clear(part)
+		for n := size; ; n /= 2 {
 			err := in.read(addrs[i], part[:n])
 			if err == nil {
 				break
@@ -52,6 +51,9 @@ func (in *Interp) batch(addrs []uint64, size int) ([]byte, error) {
 			clear(part)
 			if !errors.Is(err, ErrUnmapped) {
 				return nil, err
+			}
+			if n/2 < objSize {
+				break
 			}
 		}
 		i++

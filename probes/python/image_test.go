@@ -1,0 +1,378 @@
+package python
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
+	"inferspan/probes/procfs"
+)
+
+var update = flag.Bool("update", false, "record testdata/*.image.gz from the interpreters on this machine")
+
+// memImage is what a reader saw of a process: a Memory to read it again. Bytes that
+// were not seen are zero on pages of which something was seen.
+type memImage struct {
+	runtime, version uint64
+	name             minor
+	parts            []part
+	pages            map[uint64][]byte
+	damage           map[uint64]byte
+	reads            int
+}
+
+type part struct {
+	addr uint64
+	data []byte
+}
+
+const pageSize = 4096
+
+func (m *memImage) index() {
+	m.pages = make(map[uint64][]byte)
+	for _, p := range m.parts {
+		for i, b := range p.data {
+			a := p.addr + uint64(i)
+			pg := m.pages[a/pageSize]
+			if pg == nil {
+				pg = make([]byte, pageSize)
+				m.pages[a/pageSize] = pg
+			}
+			pg[a%pageSize] = b
+		}
+	}
+}
+
+func (m *memImage) ReadAt(addr uint64, buf []byte) error {
+	m.reads++
+	for i := range buf {
+		a := addr + uint64(i)
+		pg := m.pages[a/pageSize]
+		if pg == nil {
+			return ErrUnmapped
+		}
+		buf[i] = pg[a%pageSize]
+		if b, ok := m.damage[a]; ok {
+			buf[i] = b
+		}
+	}
+	return nil
+}
+
+// encode writes the image: three words, then address, length and bytes of each part.
+func (m *memImage) encode(w io.Writer) error {
+	z := gzip.NewWriter(w)
+	var b []byte
+	b = le.AppendUint64(b, m.runtime)
+	b = le.AppendUint64(b, m.version)
+	b = le.AppendUint64(b, uint64(m.name[0])<<8|uint64(m.name[1]))
+	for _, p := range m.parts {
+		b = le.AppendUint64(b, p.addr)
+		b = le.AppendUint32(b, uint32(len(p.data)))
+		b = append(b, p.data...)
+	}
+	if _, err := z.Write(b); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+func readImage(tb testing.TB, path string) *memImage {
+	tb.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := &memImage{runtime: le.Uint64(b), version: le.Uint64(b[8:])}
+	m.name = minor{int(le.Uint64(b[16:]) >> 8), int(le.Uint64(b[16:]) & 0xff)}
+	for b = b[24:]; len(b) > 0; {
+		n := 12 + int(le.Uint32(b[8:]))
+		m.parts = append(m.parts, part{le.Uint64(b), b[12:n]})
+		b = b[n:]
+	}
+	m.index()
+	return m
+}
+
+func (m *memImage) open() (*Interp, error) {
+	return attach(m, image{runtime: m.runtime, version: m.version, name: m.name})
+}
+
+// recorder is a Memory that keeps what it reads.
+type recorder struct {
+	mem  Memory
+	seen map[uint64]byte
+}
+
+func (r *recorder) ReadAt(addr uint64, buf []byte) error {
+	if err := r.mem.ReadAt(addr, buf); err != nil {
+		return err
+	}
+	for i, b := range buf {
+		r.seen[addr+uint64(i)] = b
+	}
+	return nil
+}
+
+// parts joins the bytes that were read.
+func (r *recorder) parts() []part {
+	addrs := make([]uint64, 0, len(r.seen))
+	for a := range r.seen {
+		addrs = append(addrs, a)
+	}
+	slices.Sort(addrs)
+	var out []part
+	for _, a := range addrs {
+		if n := len(out); n > 0 && out[n-1].addr+uint64(len(out[n-1].data)) == a {
+			out[n-1].data = append(out[n-1].data, r.seen[a])
+			continue
+		}
+		out = append(out, part{a, []byte{r.seen[a]}})
+	}
+	return out
+}
+
+// TestRecordImages makes the fixtures. They hold only what reading the zoo needs:
+// no environment, no other memory.
+func TestRecordImages(t *testing.T) {
+	if !*update {
+		t.Skip("only with -update")
+	}
+	eachPython(t, func(t *testing.T, python string) {
+		pid, _, _ := start(t, python, "-I", "-S")
+		maps, err := procfs.FS{}.Maps(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := NewOpener(procfs.FS{}).findImage(pid, maps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := &recorder{mem: Process{PID: pid}, seen: make(map[uint64]byte)}
+		in, err := attach(rec, img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkZoo(t, in)
+		if t.Failed() {
+			return
+		}
+		m := &memImage{runtime: img.runtime, version: img.version, name: img.name, parts: rec.parts()}
+		var b bytes.Buffer
+		if err := m.encode(&b); err != nil {
+			t.Fatal(err)
+		}
+		v, _, _ := strings.Cut(filepath.Base(t.Name()), " ")
+		if err := os.WriteFile("testdata/"+v+".image.gz", b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d bytes seen, %d written", v, len(rec.seen), b.Len())
+	})
+}
+
+func images(tb testing.TB) []string {
+	names, err := filepath.Glob("testdata/*.image.gz")
+	if err != nil || len(names) == 0 {
+		tb.Fatalf("no images: %v", err)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// TestImages reads the recorded interpreters, on machines that have none, too.
+func TestImages(t *testing.T) {
+	for _, name := range images(t) {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			in, err := readImage(t, name).open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkZoo(t, in)
+		})
+	}
+}
+
+// changing is a Memory in which one word changes at each read of it.
+type changing struct {
+	Memory
+	addr  uint64
+	after int // reads of it that are left alone
+	n     int
+	until int // reads of it after which it stays as it is; 0: never
+}
+
+func (c *changing) ReadAt(addr uint64, buf []byte) error {
+	if err := c.Memory.ReadAt(addr, buf); err != nil {
+		return err
+	}
+	if addr <= c.addr && c.addr+8 <= addr+uint64(len(buf)) {
+		if c.n++; c.n > c.after && (c.until == 0 || c.n <= c.until) {
+			b := buf[c.addr-addr:]
+			binary.LittleEndian.PutUint64(b, le.Uint64(b)+uint64(c.n)<<4)
+		}
+	}
+	return nil
+}
+
+// TestUnstable changes objects under the reader: it must give up with ErrUnstable,
+// or give the right value once they hold still.
+func TestUnstable(t *testing.T) {
+	for _, name := range images(t) {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			m := readImage(t, name)
+			in, err := m.open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			main, err := in.Module("__main__")
+			if err != nil {
+				t.Fatal(err)
+			}
+			get := func(name string) Value {
+				v, err := main.Path(strings.Split(name, ".")...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			l := in.layout
+			list, dict, str, set := get("lst"), get("unicode_dict"), get("long_str"), get("a_set")
+			items, err := in.u64(list.addr + uint64(l.ListItems))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				what string
+				addr uint64
+				read func() error
+			}{
+				{"text of a str", str.addr + uint64(l.StrASCIISize) + 8, func() error { _, err := str.Str(); return err }},
+				{"reference to a str", str.from.addr, func() error { _, err := str.Str(); return err }},
+				{"element of a list", items, func() error { _, err := list.List(100); return err }},
+				{"place of a list's elements", list.addr + uint64(l.ListItems), func() error { _, err := list.List(100); return err }},
+				{"keys of a dict", dict.addr + uint64(l.DictKeys), func() error { _, err := dict.Items(100); return err }},
+				{"keys of a dict that is searched", dict.addr + uint64(l.DictKeys), func() error { _, err := dict.Key("b"); return err }},
+				{"size of a dict", dict.addr + uint64(l.DictUsed), func() error { _, err := dict.Items(100); return err }},
+				{"table of a set", set.addr + uint64(l.SetTable), func() error { _, err := set.List(100); return err }},
+			} {
+				mem := in.mem
+				in.mem = &changing{Memory: mem, addr: c.addr, after: 1}
+				if err := c.read(); !errors.Is(err, ErrUnstable) && !errors.Is(err, ErrUnmapped) && !errors.Is(err, ErrCorrupt) {
+					t.Errorf("%s changes for good: %v", c.what, err)
+				}
+				in.mem = &changing{Memory: mem, addr: c.addr, after: 1, until: 3}
+				if err := c.read(); err != nil {
+					t.Errorf("%s changes twice: %v", c.what, err)
+				}
+				in.mem = mem
+			}
+		})
+	}
+}
+
+// FuzzImage damages the memory of an interpreter and reads everything in it: no
+// panic, a bounded number of reads, and what is returned is well-formed. Damage is a
+// list of 4 bytes each: a part (2 bytes), a place in it, and the new byte.
+func FuzzImage(f *testing.F) {
+	var all []*memImage
+	for i, name := range images(f) {
+		all = append(all, readImage(f, name))
+		f.Add(uint8(i), []byte{})
+		for part := range uint16(40) {
+			f.Add(uint8(i), []byte{byte(part * 6), byte(part * 6 >> 8), byte(part * 8), 0xff, byte(part), 0, 16, 1})
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint8, damage []byte) {
+		src := all[int(which)%len(all)]
+		m := &memImage{runtime: src.runtime, version: src.version, name: src.name, pages: src.pages, damage: make(map[uint64]byte)}
+		for ; len(damage) >= 4; damage = damage[4:] {
+			p := src.parts[(int(damage[0])|int(damage[1])<<8)%len(src.parts)]
+			m.damage[p.addr+uint64(int(damage[2])%len(p.data))] = damage[3]
+		}
+		in, err := m.open()
+		if (in == nil) == (err == nil) {
+			t.Fatalf("open = %v, %v", in, err)
+		}
+		if err != nil {
+			return
+		}
+		if in.Version == "" {
+			t.Fatal("no version and no error")
+		}
+		walkAll(t, in)
+		// The whole walk needs some 30,000 reads of the undamaged images.
+		if m.reads > 1_000_000 {
+			t.Fatalf("%d reads", m.reads)
+		}
+	})
+}
+
+// walkAll reads every attribute of __main__ and of its instances in all ways.
+func walkAll(t *testing.T, in *Interp) {
+	if fr, err := in.MainFrames(); err == nil {
+		for _, f := range fr {
+			if _, err := f.Local("local_text"); err == nil && f.Name == "" {
+				t.Fatal("a local of a frame without name")
+			}
+		}
+	}
+	main, err := in.Module("__main__")
+	if err != nil {
+		return
+	}
+	vars, err := main.Vars(500)
+	if err != nil {
+		return
+	}
+	for _, it := range vars {
+		if _, err := it.Key.Str(); err != nil {
+			continue
+		}
+		v := it.Value
+		if p, err := v.Plain(300); err != nil && p != nil {
+			t.Fatalf("value %v and error %v", p, err)
+		}
+		switch v.Kind() {
+		case Type:
+			if n, err := v.Name(); (n == "") == (err == nil) {
+				t.Fatalf("name %q, %v", n, err)
+			}
+			_, _ = v.EnumMembers(20)
+			_, _ = v.Vars(50)
+		case Other:
+			if sub, err := v.Vars(100); err == nil {
+				for _, s := range sub {
+					_, _ = s.Value.Plain(20)
+				}
+			}
+			_, _ = v.Attr("class_attr")
+			_, _ = v.Attr("a")
+		case List, Tuple:
+			if n, err := v.Len(); err == nil && n > 0 {
+				_, _ = v.Index(n - 1)
+			}
+		case Dict:
+			_, _ = v.Key("a")
+		}
+		_ = fmt.Sprint(v.TypeName(), v.IsNone())
+	}
+}
