@@ -144,7 +144,7 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 	struct socket *socket;
 	struct sock *sk;
 	struct tcp_sock *tp;
-	__u16 family;
+	__u16 family, protocol;
 
 	c->file = (__u64)file;
 	c->state = CONN_OTHER;
@@ -153,7 +153,8 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 	socket = BPF_CORE_READ(file, private_data);
 	sk = BPF_CORE_READ(socket, sk);
 	family = BPF_CORE_READ(sk, __sk_common.skc_family);
-	if ((family != AF_INET && family != AF_INET6) || BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP)
+	protocol = BPF_CORE_READ(sk, sk_protocol);
+	if ((family != AF_INET && family != AF_INET6) || (protocol != IPPROTO_TCP && protocol != IPPROTO_MPTCP))
 		return;
 	c->lport = BPF_CORE_READ(sk, __sk_common.skc_num);
 	c->rport = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
@@ -169,7 +170,8 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 		       (__u32)(BPF_CORE_READ(tp, rcv_nxt) - BPF_CORE_READ(tp, copied_seq));
 		written = BPF_CORE_READ(tp, bytes_acked) +
 			  (__u32)(BPF_CORE_READ(tp, write_seq) - BPF_CORE_READ(tp, snd_una));
-		if (read || written)
+		/* Multipath TCP counts elsewhere: such a connection may be in midstream. */
+		if (read || written || protocol == IPPROTO_MPTCP)
 			c->flags = HTTP_MIDSTREAM;
 	}
 	c->id = bpf_ktime_get_ns();
@@ -546,7 +548,8 @@ static __always_inline void exit_call(long ret)
 	call = *entered;
 	bpf_map_delete_elem(&calls, &thread);
 	c = bpf_map_lookup_elem(&conns, &call.fdkey);
-	if (!c || c->state != CONN_OURS)
+	/* A call older than its connection was noted under an earlier watch. */
+	if (!c || c->state != CONN_OURS || call.ts < c->id)
 		return;
 	if (ret <= 0) {
 		__u32 flags = 0;

@@ -29,7 +29,7 @@ var (
 
 // Defaults of Options.
 const (
-	DefaultRingBytes     = 16 << 20
+	DefaultRingBytes     = 8 << 20
 	DefaultWakeBytes     = 256 << 10
 	DefaultFlushInterval = 50 * time.Millisecond
 )
@@ -303,7 +303,15 @@ func (o *Objects) SetTarget(pid int, role Role, ports ...uint16) error {
 			return fmt.Errorf("watching process %d: %w", pid, err)
 		}
 	}
-	t := tracerTarget{Roles: uint32(role), Nports: uint32(len(ports))}
+	t := tracerTarget{Since: Monotonic()}
+	var old tracerTarget
+	switch err := o.objs.Targets.Lookup(uint32(pid), &old); {
+	case err == nil:
+		t.Since = old.Since
+	case !errors.Is(err, ebpf.ErrKeyNotExist):
+		return fmt.Errorf("watching process %d: %w", pid, err)
+	}
+	t.Roles, t.Nports = uint32(role), uint32(len(ports))
 	copy(t.Ports[:], ports)
 	if err := o.objs.Targets.Put(uint32(pid), t); err != nil {
 		if errors.Is(err, unix.E2BIG) {

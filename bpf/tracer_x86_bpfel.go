@@ -50,6 +50,7 @@ type tracerRecvCall struct {
 	_    structs.HostLayout
 	Msg  uint64
 	Sock uint64
+	Ts   uint64
 }
 
 type tracerTail struct {
@@ -68,6 +69,7 @@ type tracerTail struct {
 
 type tracerTarget struct {
 	_      structs.HostLayout
+	Since  uint64
 	Roles  uint32
 	Nports uint32
 	Ports  [8]uint16

@@ -46,6 +46,7 @@ struct frame {
 struct recv_call {
 	__u64 msg;
 	__u64 sock;
+	__u64 ts; /* entry */
 };
 
 /* Key: thread (global tgid and tid). Value: its zmq_msg_recv in progress. One
@@ -245,7 +246,7 @@ int BPF_KPROBE(wire_recv_enter, __u64 msg, __u64 sock)
 {
 	struct target *t = target_of(current_ids());
 	__u64 thread = bpf_get_current_pid_tgid();
-	struct recv_call call = {.msg = msg, .sock = sock};
+	struct recv_call call = {.msg = msg, .sock = sock, .ts = bpf_ktime_get_ns()};
 
 	if (!t || !(t->roles & (ROLE_CORE | ROLE_RECEIPT)))
 		return 0;
@@ -269,7 +270,7 @@ int BPF_KPROBE(wire_recv_exit)
 	if (!t || !(t->roles & (ROLE_CORE | ROLE_RECEIPT)))
 		return 0;
 	call = bpf_map_lookup_elem(&recvs, &thread);
-	if (!call) {
+	if (!call || call->ts < t->since) {
 		lose(LOSS_UNMATCHED, 1);
 		return 0;
 	}

@@ -69,6 +69,7 @@ struct pt_regs;
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define IPPROTO_MPTCP 262
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000
 /* include/linux/sched/signal.h: the exit code is that of the whole group. */

@@ -24,6 +24,7 @@ enum target_role {
 };
 
 struct target {
+	__u64 since; /* when the watch began; a call that was noted earlier is of an earlier watch */
 	__u32 roles; /* enum target_role */
 	__u32 nports;
 	__u16 ports[PORTS_MAX]; /* TCP ports the process listens on */

@@ -69,9 +69,11 @@ type client struct {
 	in             *bufio.Reader
 }
 
-func (s *server) dial() *client {
+func (s *server) dial() *client { return s.dialBy(&net.Dialer{}) }
+
+func (s *server) dialBy(d *net.Dialer) *client {
 	s.t.Helper()
-	conn, err := net.Dial("tcp", net.JoinHostPort(s.host, fmt.Sprint(s.port)))
+	conn, err := d.Dial("tcp", net.JoinHostPort(s.host, fmt.Sprint(s.port)))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -476,6 +478,24 @@ func TestMidstream(t *testing.T) {
 		}
 	}
 	noLosses(t, o)
+}
+
+// TestMultipath checks a connection by multipath TCP, which Go's servers accept.
+func TestMultipath(t *testing.T) {
+	s := startServer(t, "httpserver", "127.0.0.1")
+	o := s.watch(bpf.Options{})
+	d := &net.Dialer{}
+	d.SetMultipathTCP(true)
+	c := s.dialBy(d)
+	c.send("GET /bytes?n=20 HTTP/1.1\r\nHost: a\r\n\r\n")
+	c.answer()
+	if mp, err := c.Conn.(*net.TCPConn).MultipathTCP(); err != nil || !mp {
+		t.Skip("the kernel does not do multipath TCP here")
+	}
+	settle()
+	rs := ofClient(records(t, o, 2), c)
+	assemble(t, rs, event.HTTPRead).whole(t, "request", c.sent.Bytes())
+	assemble(t, rs, event.HTTPWrite).whole(t, "response", c.received.Bytes())
 }
 
 // TestOutgoing checks that what the server does as a client is not shown.

@@ -362,6 +362,41 @@ func TestWireLosses(t *testing.T) {
 	}
 }
 
+// TestUnmatched checks a receive that began before the process was watched, and
+// one during which it ceased to be.
+func TestUnmatched(t *testing.T) {
+	needRoot(t)
+	d := startDriver(t, compileStub(t))
+	o := load(t, bpf.Options{})
+	attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	d.ok("delay 200000")
+	slow := func(meanwhile func() error) {
+		fmt.Fprintf(d.in, "recv %d 100 1 0 16\n", lmsg)
+		time.Sleep(100 * time.Millisecond)
+		if err := meanwhile(); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.line(); got != "ok" {
+			t.Fatal(got)
+		}
+	}
+	slow(func() error { return o.RemoveTarget(d.pid()) })
+	if got := losses(t, o); got != ([event.LossReasons]uint64{}) {
+		t.Errorf("losses %v of a process that is not watched", got)
+	}
+	slow(func() error { return o.SetTarget(d.pid(), bpf.RoleCore) })
+	if got := losses(t, o); got != ([event.LossReasons]uint64{event.LossUnmatched: 1}) {
+		t.Errorf("losses %v, want the return without an entry", got)
+	}
+	if rs := records(t, o, 0); len(rs) != 0 {
+		t.Errorf("records %+v of calls that were not seen whole", rs)
+	}
+	slow(func() error { return o.SetTarget(d.pid(), bpf.RoleReceipt) }) // watched before and after
+	if rs := records(t, o, 1); len(rs) != 1 || rs[0].Frame.Flags != event.FrameReceipt {
+		t.Errorf("records %+v, want a receipt", rs)
+	}
+}
+
 // TestRingFull checks that every record is either delivered or counted as lost.
 func TestRingFull(t *testing.T) {
 	needRoot(t)
@@ -385,6 +420,52 @@ func TestRingFull(t *testing.T) {
 	d.ok("send %d 200 77 0 16", lmsg) // there is room again
 	if rs := records(t, o, 1); !bytes.Equal(rs[0].Data, pattern(200, 77)) {
 		t.Error("the record after the overflow differs")
+	}
+}
+
+// TestWakeUp checks that the reader is woken by the amount of bytes, and by time
+// for fewer.
+func TestWakeUp(t *testing.T) {
+	needRoot(t)
+	d := startDriver(t, compileStub(t))
+	const flush = 700 * time.Millisecond
+	o, err := bpf.Load(bpf.Options{RingBytes: 1 << 20, WakeBytes: 64 << 10, FlushInterval: flush})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	read := func(send func()) time.Duration {
+		time.Sleep(20 * time.Millisecond)
+		got := make(chan error)
+		var r event.Record
+		// Beginning a flush interval anew.
+		o.Reader().SetDeadline(time.Now().Add(10 * time.Millisecond))
+		if err := o.Reader().Read(&r); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+		o.Reader().SetDeadline(time.Time{})
+		go func() { got <- o.Reader().Read(&r) }()
+		time.Sleep(20 * time.Millisecond)
+		start := time.Now()
+		send()
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	if took := read(func() { d.ok("send %d 100000 1 0 16", lmsg) }); took > flush/2 {
+		t.Errorf("100 kB were read after %v, want them to wake the reader", took)
+	}
+	o.Reader().SetDeadline(time.Now())
+	for {
+		var r event.Record
+		if err := o.Reader().Read(&r); err != nil {
+			break
+		}
+	}
+	if took := read(func() { d.ok("send %d 100 1 0 16", lmsg) }); took < flush/4 || took > 2*flush {
+		t.Errorf("100 bytes were read after %v, want about %v", took, flush)
 	}
 }
 

@@ -4,6 +4,7 @@
  *   send TYPE SIZE SEED FLAGS SOCKET
  *   recv TYPE SIZE SEED MORE SOCKET
  *   fail SOCKET               a receive that returns -1
+ *   delay MICROSECONDS        how long receives take from now on
  *   wild SOCKET               a send of a message whose content is at address 64
  *   fork                      starts a child that maps the library; answers its pid
  *   exit CODE
@@ -52,6 +53,7 @@ int main(void)
 			stub_queue(&msg, -1);
 			memset(&msg, 0, sizeof(msg));
 			zmq_msg_recv(&msg, (void *)sock, 0);
+		} else if (sscanf(line, "delay %u", &stub_delay) == 1) {
 		} else if (sscanf(line, "wild %lu", &sock) == 1) {
 			unsigned long nowhere = 64;
 

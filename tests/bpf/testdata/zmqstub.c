@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "zmqstub.h"
 
@@ -29,6 +30,7 @@ _Static_assert(sizeof(struct msg) == sizeof(zmq_msg_t), "64 bytes");
 
 static zmq_msg_t queued;
 static int queued_size = -1;
+unsigned stub_delay;
 
 void stub_fill(zmq_msg_t *out, int type, const void *data, size_t size, int more)
 {
@@ -69,6 +71,7 @@ __attribute__((noinline)) int stub_receive(zmq_msg_t *msg)
 	int size = queued_size;
 
 	queued_size = -1;
+	usleep(stub_delay);
 	if (size < 0)
 		return -1;
 	*msg = queued;
