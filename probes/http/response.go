@@ -310,9 +310,9 @@ func (r *responseFields) suffix(s *scanner, b []byte) {
 	switch r.api {
 	case apiResponses:
 		if r.stream {
-			guesses = []guess{{`"usage":`, `{"response":{`}}
+			guesses = []guess{{`"status":`, `{"response":{`}, {`"usage":`, `{"response":{`}}
 		} else {
-			guesses = []guess{{`"usage":`, `{`}}
+			guesses = []guess{{`"status":`, `{`}, {`"usage":`, `{`}}
 		}
 	case apiChat, apiCompletions:
 		guesses = []guess{{`"finish_reason":`, `{"choices":[{`}, {`"usage":`, `{`}}
@@ -340,6 +340,9 @@ func (r *responseFields) suffix(s *scanner, b []byte) {
 			if !r.single {
 				// Which choice it was stands before the cut.
 				r.d.finish = r.d.finish[:0]
+			}
+			if r.d.status == "incomplete" && r.d.incomplete == "" {
+				r.d.status = "" // so does why
 			}
 			r.commit(true)
 			return
