@@ -52,6 +52,8 @@ const (
 //   - A response without a length that the server ends by closing is complete.
 //     When the server went on to the next response of the connection, the one
 //     before was complete, even if its end was not seen (Gap is set).
+//   - Seq counts from 0 on a connection that was followed from its beginning; on
+//     others it begins at any number, so that no two exchanges share a name.
 //   - OutcomeDetached also ends exchanges on a connection that was given up:
 //     there is no room for it, or what it carries is not HTTP/1.
 type Parser struct {

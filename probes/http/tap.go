@@ -156,6 +156,7 @@ type tap struct {
 	conns          map[connKey]*conn
 	newest, oldest *conn
 	now            uint64
+	seq            uint32 // above those of all connections forgotten
 	count          [numReasons]uint64
 	h              head
 	spare          []*exchange
@@ -201,6 +202,9 @@ func (t *tap) conn(r *event.Record) *conn {
 	if c.midstream {
 		c.rd.state, c.wr.state = astray, astray
 	}
+	if c.midstream || r.HTTP.Dir != event.HTTPRead {
+		c.seq = t.seq // it can have been followed before
+	}
 	if !t.sink.open(c) {
 		t.count[reasonProcess]++
 		return nil
@@ -244,6 +248,7 @@ func (t *tap) forget(c *conn, o signal.Outcome) {
 	}
 	t.unlink(c)
 	delete(t.conns, c.connKey)
+	t.seq = max(t.seq, c.seq)
 }
 
 // forgetAll forgets the connections that match, the least recently used first.
