@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -108,8 +109,9 @@ func (f FS) MapFile(pid int, m Mapping) string {
 	return f.path(pid, "map_files", fmt.Sprintf("%x-%x", m.Start, m.End))
 }
 
-// ErrReplaced says that the path of a mapping leads to another file than the one mapped.
-var ErrReplaced = errors.New("file was replaced on disk")
+// ErrReplaced says that the path of a mapping leads to no file, or to another than
+// the one mapped.
+var ErrReplaced = errors.New("file was replaced or removed on disk")
 
 // OpenMapped opens the file behind a mapping, and says by which path: through
 // map_files, or, where that is not allowed, through the process's root if the
@@ -124,15 +126,18 @@ func (f FS) OpenMapped(pid int, m Mapping) (*os.File, string, error) {
 	}
 	p = f.InRoot(pid, m.Path)
 	file, err := openRegular(p)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, serr := f.Stat(pid); serr != nil {
+			return nil, "", serr
+		}
+		err = fmt.Errorf("%w: %w", ErrReplaced, err)
+	}
 	if err != nil {
-		return nil, "", fmt.Errorf("opening %s of process %d: %w", m.Path, pid, gone(err))
+		return nil, "", fmt.Errorf("opening %s of process %d: %w", m.Path, pid, err)
 	}
 	st, err := file.Stat()
-	if err == nil {
-		sys, ok := st.Sys().(*syscall.Stat_t)
-		if !ok || sys.Ino != m.Ino {
-			err = ErrReplaced
-		}
+	if err == nil && inode(st) != m.Ino {
+		err = ErrReplaced
 	}
 	if err != nil {
 		file.Close()
@@ -237,4 +242,11 @@ func (f FS) Resolve(pid int, name string) (string, error) {
 	}
 	file.Close()
 	return done, nil
+}
+
+func inode(st fs.FileInfo) uint64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return sys.Ino
+	}
+	return 0
 }

@@ -60,7 +60,7 @@ func (f Finder) scan(ctx context.Context) (*scan, error) {
 		switch {
 		case err == nil:
 			s.procs[pid] = p
-		case errors.Is(err, ErrGone), errors.Is(err, python.ErrNotPython), errors.Is(err, errNoVLLM), errors.Is(err, python.ErrUnsupported):
+		case errors.Is(err, ErrGone), errors.Is(err, python.ErrNotPython), errors.Is(err, errNoVLLM), errors.Is(err, errUnread):
 			// Not an engine, or none that could be told from another program.
 		case errors.Is(err, os.ErrPermission):
 			// Without the capability every process of another user gives this.

@@ -140,6 +140,9 @@ var (
 // errNoVLLM says that a Python process has not imported vLLM.
 var errNoVLLM = errors.New("vllm is not imported")
 
+// errUnread says that a Python process, in which nothing of vLLM is mapped, could not be read.
+var errUnread = errors.New("a Python process whose interpreter cannot be read")
+
 // mayBePython reports whether a process maps anything of a Python interpreter:
 // libpython, a python executable or an extension module.
 func mayBePython(maps []procfs.Mapping) bool {
@@ -181,6 +184,7 @@ func (s *scan) inspect(pid int) (*proc, error) {
 	p.PID, p.PPID, p.Start, p.Comm = pid, st.PPID, st.Start, st.Comm
 	if rust {
 		p.roleOf = roleOf{role: RoleAPIServer}
+		p.Role = p.role
 		return p, s.describe(p, maps)
 	}
 	p.interp, p.pyErr = s.opener.Open(pid, maps)
@@ -188,6 +192,9 @@ func (s *scan) inspect(pid int) (*proc, error) {
 	case errors.Is(p.pyErr, ErrGone):
 		return nil, p.pyErr
 	case p.pyErr != nil && !mapsVLLM(maps):
+		if !errors.Is(p.pyErr, python.ErrNotPython) {
+			p.pyErr = fmt.Errorf("%w: %w", errUnread, p.pyErr)
+		}
 		return nil, p.pyErr
 	case p.pyErr == nil:
 		p.Python = Python{Version: p.interp.Version, Linkage: "static", Stripped: p.interp.Stripped, Path: p.interp.Info.Path}

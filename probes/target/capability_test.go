@@ -1,0 +1,185 @@
+package target
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"inferspan/correlate/semconv"
+	"inferspan/probes/host"
+)
+
+// usual is a vLLM of which everything is known.
+func usual() *Engine {
+	on := true
+	lib := &Library{Path: "/libzmq.so"}
+	return &Engine{
+		ID: 1, Kind: "vllm", Generation: "V1", Version: "0.32.0", Model: "m", PDRole: "none", LogStats: &on, Tokenizer: "/t",
+		Defaults: map[string]map[string]any{"SamplingParams": {"n": int64(1)}},
+		Processes: []Process{
+			{PID: 1, Role: RoleAPIServer, ZMQ: lib, Ports: []int{8000}},
+			{PID: 2, Role: RoleCore, ZMQ: lib},
+			{PID: 3, Role: RoleWorker, ZMQ: lib},
+		},
+	}
+}
+
+func find(t *testing.T, caps []Capability, of, item string) Capability {
+	t.Helper()
+	for _, c := range caps {
+		if c.Item == item && c.Of == of {
+			return c
+		}
+	}
+	t.Fatalf("no %q of %q in the report", item, of)
+	return Capability{}
+}
+
+func TestCapabilities(t *testing.T) {
+	const request, chat = "llm_request", "chat {model}"
+	type want struct {
+		of, item string
+		state    CapabilityState
+		reason   string
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*Engine)
+		host   host.Report
+		probes []ProbeState
+		want   []want
+	}{
+		{name: "usual", want: []want{
+			{"", request, Exact, ""}, {"", "wait", Exact, ""}, {"", "prefill", Exact, ""}, {"", "decode", Exact, ""}, {"", chat, Exact, ""},
+			{request, "gen_ai.latency.time_in_queue", Exact, ""},
+			{request, "gen_ai.latency.e2e", Derived, "receipt"},
+			{request, "gen_ai.latency.time_to_first_token", Derived, "receipt"},
+			{request, "gen_ai.latency.time_in_tokenize", Unavailable, "front end's interpreter"},
+			{request, "gen_ai.latency.time_in_detokenize", Unavailable, "front end's interpreter"},
+			{request, "gen_ai.latency.time_in_kv_transfer", Unavailable, "no KV transfer"},
+			{"", "kv_transfer", Unavailable, "no KV transfer"},
+			{request, "gen_ai.pd_role", Exact, ""},
+			{request, "DECODE", Exact, ""},
+			{chat, "gen_ai.usage.input_tokens", Exact, "response"},
+			{chat, "gen_ai.input.messages", Exact, "asked for"},
+			{"", "vllm_iter_count", Exact, ""},
+			{"", "gen_ai.server.time_to_first_token", Derived, "receipt"},
+			{"", "gen_ai_vllm_num_requests_running", Exact, ""},
+		}},
+		{name: "statistics off", change: func(e *Engine) { *e.LogStats = false }, want: []want{
+			{"", request, Exact, ""}, {"", "wait", Unavailable, "--disable-log-stats"}, {"", "decode", Exact, ""},
+			{request, "gen_ai.latency.time_in_queue", Unavailable, "--disable-log-stats"},
+			{request, "gen_ai.latency.time_in_model_decode", Exact, ""},
+			{request, "gen_ai.request.preemption_count", Unavailable, "--disable-log-stats"},
+			{request, "PREEMPTED", Unavailable, "--disable-log-stats"}, {request, "PREFILL", Exact, ""},
+			{"", "vllm_iter_count", Derived, "--disable-log-stats"},
+			{"", "gen_ai_vllm_kv_cache_usage_perc", Unavailable, "--disable-log-stats"},
+			{"", "gen_ai_vllm_generation_tokens", Exact, ""},
+		}},
+		{name: "TLS", change: func(e *Engine) { e.Processes[0].TLS = true }, want: []want{
+			{"", chat, Unavailable, "TLS"}, {chat, "gen_ai.response.id", Unavailable, "TLS"}, {"", request, Exact, ""},
+			{"", "genai_llm_usage_tokens", Derived, "TLS"},
+		}},
+		{name: "Unix socket", change: func(e *Engine) { e.Processes[0].UDS = "/run/x" }, want: []want{{"", chat, Unavailable, "Unix socket"}}},
+		{name: "library", change: func(e *Engine) { e.Processes[0].Role = RoleOffline }, want: []want{
+			{"", chat, Unavailable, "library"}, {"", request, Exact, ""}, {request, "gen_ai.latency.e2e", Derived, "receipt"},
+		}},
+		{name: "Rust front end", change: func(e *Engine) { e.Processes[0].ZMQ = nil }, want: []want{
+			{"", chat, Exact, ""}, {request, "gen_ai.latency.e2e", Derived, "core's send"},
+		}},
+		{name: "no core", change: func(e *Engine) { e.Processes = e.Processes[:1] }, want: []want{
+			{"", chat, Exact, ""}, {"", request, Unavailable, "no engine core"}, {"", "vllm_iter_count", Unavailable, "no engine core"},
+			{"", "gen_ai.server.request.duration", Unavailable, "no engine core"}, {chat, "gen_ai.usage.output_tokens", Exact, "left out"},
+		}},
+		{name: "core without libzmq", change: func(e *Engine) { e.Processes[1].ZMQ = nil }, want: []want{{"", request, Unavailable, "maps no libzmq"}}},
+		{name: "prefill node", change: func(e *Engine) { e.PDRole = "producer" }, want: []want{
+			{"", "decode", Unavailable, "prefill node"}, {"", "prefill", Exact, ""}, {"", "kv_transfer", Unavailable, "KV connector"},
+		}},
+		{name: "decode node", change: func(e *Engine) { e.PDRole = "consumer" }, want: []want{
+			{"", "prefill", Unavailable, "decode node"}, {request, "gen_ai.latency.time_in_model_prefill", Exact, "0"},
+		}},
+		{name: "PD role not known", change: func(e *Engine) { e.PDRole = "" }, want: []want{{request, "gen_ai.pd_role", Unavailable, "not known"}}},
+		{name: "no defaults, no tokenizer, no model", change: func(e *Engine) { e.Defaults, e.Tokenizer, e.Model = nil, "", "" }, want: []want{
+			{request, "gen_ai.request.temperature", Exact, "default"}, {request, "PREFILL", Exact, "tokenizer.json"},
+			{request, "gen_ai.request.model_name", Unavailable, "model's name"}, {"", "gen_ai_vllm_request_params_max_tokens", Derived, "default"},
+		}},
+		{name: "host without uprobes", host: host.Report{Items: []host.Item{{Name: host.Uprobe, State: host.Missing, Required: true, Detail: "why"}}}, want: []want{
+			{"", request, Unavailable, "uprobe: why"}, {"", chat, Exact, ""},
+		}},
+		{name: "host without BTF", host: host.Report{Items: []host.Item{{Name: host.BTF, State: host.Missing, Required: true, Detail: "why"}}}, want: []want{
+			{"", request, Unavailable, "btf: why"}, {"", chat, Unavailable, "btf: why"},
+		}},
+		{name: "host without syscall tracepoints", host: host.Report{Items: []host.Item{{Name: host.Syscalls, State: host.Missing, Detail: "why"}}}, want: []want{
+			{"", request, Exact, ""}, {"", chat, Unavailable, "syscall tracepoints: why"},
+		}},
+		{name: "probe refused", probes: []ProbeState{{PID: 2, Tap: TapRequests, Attached: true}, {PID: 2, Tap: TapOutputs, Reason: "no symbol"}, {PID: 1, Tap: TapHTTP, Attached: true}}, want: []want{
+			{"", request, Unavailable, "attaching to process 2: no symbol"}, {"", chat, Exact, ""},
+		}},
+		{name: "probe refused in one of two", probes: []ProbeState{{PID: 2, Tap: TapOutputs, Attached: true}, {PID: 4, Tap: TapOutputs, Reason: "gone"}}, want: []want{{"", request, Exact, ""}}},
+		{name: "V0", change: func(e *Engine) { e.Generation = "V0" }, want: []want{
+			{"", chat, Exact, ""}, {"", request, Unavailable, "V0"}, {"", "num_running_sys", Unavailable, "V0"},
+		}},
+	} {
+		e := usual()
+		if c.change != nil {
+			c.change(e)
+		}
+		caps := Capabilities(e, c.host, c.probes)
+		for _, w := range c.want {
+			got := find(t, caps, w.of, w.item)
+			if got.State != w.state || !strings.Contains(got.Reason, w.reason) || w.reason == "" && got.Reason != "" {
+				t.Errorf("%s: %s %s: %s %q; want %s with %q", c.name, w.of, w.item, got.State, got.Reason, w.state, w.reason)
+			}
+		}
+		// Whatever the engine, the report is whole and says why.
+		seen := make(map[string]bool)
+		for _, g := range caps {
+			key := fmt.Sprintf("%s %s %s", g.Kind, g.ID, g.Item)
+			if seen[key+g.Of] {
+				t.Errorf("%s: %s is there twice", c.name, key)
+			}
+			seen[key+g.Of] = true
+			if g.State != Exact && g.Reason == "" || g.Item == "" || g.ID == "" {
+				t.Errorf("%s: %+v", c.name, g)
+			}
+		}
+	}
+}
+
+// TestCapabilitiesComplete compares the items with the documented ones.
+func TestCapabilitiesComplete(t *testing.T) {
+	caps := Capabilities(usual(), host.Report{}, nil)
+	have := make(map[string]bool)
+	for _, c := range caps {
+		have[string(c.Kind)+" "+c.ID+" "+c.Item] = true
+		if strings.Contains(c.ID, ".v0.") || strings.HasPrefix(c.ID, "sglang") {
+			t.Errorf("%+v is not of this engine", c)
+		}
+	}
+	n := 0
+	for _, s := range semconv.Spans {
+		if s.Engine != "vllm" || s.Version == "V0" {
+			continue
+		}
+		n++
+		if !have["span "+s.ID+" "+s.NamePattern] {
+			t.Errorf("span %s is missing", s.ID)
+		}
+		for _, a := range s.Attrs {
+			if !have["attribute "+s.ID+" "+a.Name] {
+				t.Errorf("attribute %s of %s is missing", a.Name, s.ID)
+			}
+		}
+	}
+	for _, m := range semconv.Metrics {
+		if m.Engine == "vllm" && m.Version != "V0" && !m.Own {
+			n++
+			if !have["metric "+m.ID+" "+m.Name] {
+				t.Errorf("metric %s is missing", m.ID)
+			}
+		}
+	}
+	if n < 25 {
+		t.Errorf("only %d spans and metrics are documented", n)
+	}
+}
