@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -199,7 +200,7 @@ func (f *outFiles) tree(t *trace.Tree) {
 
 // finish writes the other files and moves all of them to the folder.
 func (f *outFiles) finish(metrics, summary []byte, report *profileReport) error {
-	if err := f.spans.Close(nil); f.err == nil {
+	if err := f.spans.Close(context.Background()); f.err == nil {
 		f.err = err
 	}
 	text, err := json.MarshalIndent(report, "", "  ")

@@ -36,7 +36,7 @@ var rules = []struct {
 	{"correlate/trace", nil, "the output of correlate is a leaf"},
 	{"correlate", []string{"correlate"}, "correlate is pure: it imports only its own packages"},
 	{"probes/decode", []string{"bpf/event", "correlate/signal", "probes"}, "decoding must not depend on being live"},
-	{"probes/attach", []string{"bpf", "correlate/signal", "probes/target", "probes/elf"}, "attaching is the live half of the probes"},
+	{"probes/attach", []string{"bpf", "correlate/signal", "probes/target", "probes/elf", "probes/procfs", "probes/python"}, "attaching is the live half of the probes"},
 	{"probes", []string{"bpf/event", "correlate/signal", "correlate/semconv", "probes"}, "probes hand over signals and know nothing of what becomes of them"},
 	{"gpu", []string{"bpf/event", "correlate/signal", "gpu"}, "like probes"},
 	{"recording", []string{"bpf/event", "correlate/signal", "probes/target"}, "a recording is records and facts"},
@@ -44,6 +44,7 @@ var rules = []struct {
 	{"agent", []string{"bpf", "correlate", "export", "probes", "recording", "gpu"}, "the agent joins the parts; only commands are above it"},
 	{"cmd", []string{"agent", "bpf", "correlate", "export", "probes", "recording", "gpu"}, "commands are wiring"},
 	{"tools", []string{"correlate", "probes"}, "build-time tools"},
+	{"scripts", nil, "scripts stand alone"},
 	{"tests", []string{"agent", "bpf", "cmd", "correlate", "export", "probes", "recording", "gpu", "tests"}, "tests see everything"},
 }
 
