@@ -71,11 +71,14 @@ func parseMounts(b []byte) []mount {
 		before, after, ok := strings.Cut(line, " - ")
 		w, k := strings.Fields(before), strings.Fields(after)
 		if ok && len(w) >= 5 && len(k) >= 1 {
-			out = append(out, mount{point: w[4], kind: k[0]})
+			out = append(out, mount{point: unescape.Replace(w[4]), kind: k[0]})
 		}
 	}
 	return out
 }
+
+// unescape undoes what mountinfo does to characters that separate.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 func findMount(mounts []mount, kind string) string {
 	for _, m := range mounts {
