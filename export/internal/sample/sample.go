@@ -82,7 +82,8 @@ func (r Req) Tree() trace.Tree {
 	front := ms / 2 // HTTP to engine, and back
 	first := front + r.Queue + r.Prefill
 	e2e := first + decode + front
-	rid := fmt.Sprintf("chatcmpl-%016x", r.I)
+	// Spread over the whole number, as real ids are.
+	rid := fmt.Sprintf("chatcmpl-%016x", uint64(r.I+1)*0x9e3779b97f4a7c15)
 	code, msg := trace.StatusUnset, ""
 	if r.Outcome != "completed" && r.Outcome != "stop_string" {
 		code, msg = trace.StatusError, r.Outcome
