@@ -37,7 +37,8 @@ const (
 // Options of Load. The zero value is usable.
 type Options struct {
 	// RingBytes is the size of the ring, rounded up to a power of two of at least
-	// one page; 0 means DefaultRingBytes.
+	// one page; 0 means DefaultRingBytes. The kernel maps a ring twice in a row, so
+	// that it counts twice in the agent's resident memory.
 	RingBytes int
 	// WakeBytes is how many unread bytes wake the reader, rounded up to a power of
 	// two and at most half the ring; 0 means DefaultWakeBytes.

@@ -111,7 +111,7 @@ type Frame struct {
 
 // HTTP describes one socket call, a part of a long one, or a connection's end.
 // Data is the bytes [Off, Off+len(Data)) of the stream in this direction; the
-// parts of one call share Time.
+// parts of one call share Time. For an end, Off is how much was written in all.
 type HTTP struct {
 	Conn        uint64 // id of the connection
 	Off         uint64 // bytes moved before Data in this direction

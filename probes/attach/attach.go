@@ -4,7 +4,9 @@
 // Every probe is a uprobe limited to one process, so that other processes that
 // map the same library (an engine's workers) run without a breakpoint. A return
 // is probed by uprobes at the function's return instructions: unlike a uretprobe
-// these leave the stack alone and need no system call on the way back.
+// these leave the stack alone and need no system call on the way back. Their price
+// on x86-64 is that the kernel single-steps a return, where it emulates the push
+// that most functions begin with.
 package attach
 
 import (

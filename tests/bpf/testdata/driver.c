@@ -6,6 +6,7 @@
  *   fail SOCKET               a receive that returns -1
  *   delay MICROSECONDS        how long receives take from now on
  *   wild SOCKET               a send of a message whose content is at address 64
+ *   loop WHAT COUNT SIZE      that many sends (0) or receives (1); answers the ns of CPU time they took
  *   fork                      starts a child that maps the library; answers its pid
  *   exit CODE
  * Byte i of a frame is (i * 7 + i / 256 + SEED) & 255.
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "zmqstub.h"
@@ -60,6 +62,26 @@ int main(void)
 			stub_fill(&msg, 102, "", 0, 0);
 			memcpy((char *)&msg + 8, &nowhere, sizeof(nowhere));
 			zmq_msg_send(&msg, (void *)sock, 0);
+		} else if (sscanf(line, "loop %u %u %lu", &flags, &code, &size) == 3) {
+			unsigned char *b = pattern(size, 0);
+			struct timespec t0, t1;
+			zmq_msg_t each;
+
+			stub_fill(&msg, 102, b, size, 0);
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
+			while (code--) {
+				each = msg;
+				if (flags) {
+					stub_queue(&msg, size);
+					zmq_msg_recv(&each, (void *)16, 0);
+				} else {
+					zmq_msg_send(&each, (void *)16, 0);
+				}
+			}
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+			printf("%lld\n", (t1.tv_sec - t0.tv_sec) * 1000000000LL + t1.tv_nsec - t0.tv_nsec);
+			fflush(stdout);
+			continue;
 		} else if (!strncmp(line, "fork", 4)) {
 			pid_t pid = fork();
 

@@ -71,18 +71,29 @@ __attribute__((noinline)) int stub_receive(zmq_msg_t *msg)
 	int size = queued_size;
 
 	queued_size = -1;
-	usleep(stub_delay);
+	if (stub_delay)
+		usleep(stub_delay);
 	if (size < 0)
 		return -1;
 	*msg = queued;
 	return size;
 }
 
+/* Called by both, so that they begin with a push, as libzmq's do: the kernel
+ * emulates that instruction and has to single-step most others. */
+__attribute__((noinline)) int stub_is_socket(void *socket)
+{
+	asm volatile("" : "+r"(socket));
+	return socket != 0;
+}
+
 int zmq_msg_send(zmq_msg_t *msg, void *socket, int flags)
 {
+	if (!stub_is_socket(socket))
+		return -1;
 	/* The message belongs to the library from here on. */
 	memset(msg, 0, sizeof(*msg));
-	return socket ? flags : -1;
+	return flags;
 }
 
 #ifdef TAIL_CALL
@@ -98,7 +109,7 @@ int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)
 {
 	int size;
 
-	if (!socket)
+	if (!stub_is_socket(socket))
 		return -1;
 	size = stub_receive(msg);
 	return size < 0 ? -1 : size + (flags & 0);
