@@ -106,8 +106,10 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 	a.text(semconv.AttrGenAIResponseID, x.resp)
 	putOpt(&a, semconv.AttrGenAIResponseModel, x.model)
 	finish := x.finish
-	if len(finish) == 0 {
-		if finish = finishOf(views); len(finish) > 0 {
+	if len(finish) < max(len(views), 1) {
+		// Of a long stream the reasons of some choices may not have been seen.
+		if all := finishOf(views); len(all) > 0 {
+			finish = all
 			derived.add(semconv.AttrGenAIResponseFinishReasons)
 		}
 	}
