@@ -14,15 +14,6 @@ import (
 	"inferspan/correlate/signal"
 )
 
-const (
-	// maxConns bounds the connections followed at a time. An idle one costs
-	// about 200 bytes.
-	maxConns = 4096
-	// maxOpen bounds the requests in flight on one connection. httptools and
-	// h11 answer pipelined requests one at a time; clients rarely send two.
-	maxOpen = 64
-)
-
 // reason says why bytes did not become an exchange.
 type reason uint8
 
@@ -74,81 +65,6 @@ type sink interface {
 	end(c *conn, x *exchange, o signal.Outcome, at uint64)
 }
 
-type connKey struct {
-	pid uint32
-	id  uint64
-}
-
-// conn is one connection.
-type conn struct {
-	connKey
-	engine       signal.EngineID
-	lport, rport uint16
-	midstream    bool
-	ignored      reason
-	seq          uint32 // of the next exchange
-	rd, wr       stream
-	pending      []*exchange // requests without a complete response, oldest first
-	reading      *exchange   // whose body is being read
-	newer, older *conn
-	scrub        [2]scrubState
-}
-
-// stream is one direction of a connection.
-type stream struct {
-	state  streamState
-	placed bool   // next is known
-	next   uint64 // offset that follows what was seen
-	buf    []byte // beginning of a head
-	began  uint64 // time of the first byte of the head
-}
-
-// drop empties the buffer; one that grew large is not kept for an idle connection.
-func (s *stream) drop() {
-	s.buf = s.buf[:0]
-	if cap(s.buf) > 4<<10 {
-		s.buf = nil
-	}
-}
-
-type streamState uint8
-
-const (
-	atHead streamState = iota
-	inBody
-	astray // position unknown: wait for a head at the start of a socket call
-)
-
-// exchange is one request with its response.
-type exchange struct {
-	seq uint32
-
-	at, done uint64 // of the request; done 0: not complete
-	headOnly bool   // HEAD: the response has no body
-	connect  bool   // CONNECT
-	req      framing
-	reqEnded bool // no more of the request will be read
-	reqGap   bool
-
-	first, last uint64 // writes of the response
-	status      int
-	responded   bool // the head of the final response was written
-	ended       bool
-	resp        framing
-	gap         bool
-	chunks      int64
-	bytes       int64
-	call        uint64 // time of the latest write counted in chunks
-	before      struct {
-		last          uint64
-		chunks, bytes int64
-	} // the latest gap
-	foreign bool // set by the sink: what follows the gap is another response
-
-	parsed *parsed
-	blank  [2]blanker // of the request's body and of the response's
-}
-
 // tap follows connections and hands the parts of their messages to a sink.
 type tap struct {
 	sink           sink
@@ -187,81 +103,6 @@ func (t *tap) put(r *event.Record) {
 	}
 }
 
-func (t *tap) conn(r *event.Record) *conn {
-	k := connKey{r.PID, r.HTTP.Conn}
-	if c := t.conns[k]; c != nil {
-		if c != t.newest {
-			t.unlink(c)
-			t.link(c)
-		}
-		return c
-	}
-	open := r.HTTP.Flags&event.HTTPMidstream != 0
-	c := &conn{connKey: k, lport: r.HTTP.LocalPort, rport: r.HTTP.RemotePort, midstream: open || r.HTTP.Off > 0}
-	c.rd.placed, c.wr.placed = !open, !open
-	if c.midstream {
-		c.rd.state, c.wr.state = astray, astray
-	}
-	if c.midstream || r.HTTP.Dir != event.HTTPRead {
-		c.seq = t.seq // it can have been followed before
-	}
-	if !t.sink.open(c) {
-		t.count[reasonProcess]++
-		return nil
-	}
-	if len(t.conns) >= t.max {
-		t.count[reasonEvicted]++
-		t.forget(t.oldest, signal.OutcomeDetached)
-	}
-	t.conns[k] = c
-	t.link(c)
-	return c
-}
-
-func (t *tap) link(c *conn) {
-	c.older, c.newer = t.newest, nil
-	if t.newest != nil {
-		t.newest.newer = c
-	} else {
-		t.oldest = c
-	}
-	t.newest = c
-}
-
-func (t *tap) unlink(c *conn) {
-	if c.newer != nil {
-		c.newer.older = c.older
-	} else {
-		t.newest = c.older
-	}
-	if c.older != nil {
-		c.older.newer = c.newer
-	} else {
-		t.oldest = c.newer
-	}
-}
-
-// forget ends the exchanges of a connection and drops it.
-func (t *tap) forget(c *conn, o signal.Outcome) {
-	for len(c.pending) > 0 {
-		t.end(c, c.pending[0], o, t.now)
-	}
-	t.unlink(c)
-	delete(t.conns, c.connKey)
-	t.seq = max(t.seq, c.seq)
-}
-
-// forgetAll forgets the connections that match, the least recently used first.
-func (t *tap) forgetAll(match func(*conn) bool, o signal.Outcome) {
-	for c := t.oldest; c != nil; {
-		next := c.newer
-		if match(c) {
-			t.forget(c, o)
-		}
-		c = next
-	}
-}
-
 func (t *tap) close(c *conn, r *event.Record) {
 	peer := r.HTTP.Flags&(event.HTTPEOF|event.HTTPReset) != 0
 	o := signal.OutcomeClosed
@@ -281,9 +122,10 @@ func (t *tap) close(c *conn, r *event.Record) {
 	t.forget(c, o)
 }
 
-func (t *tap) ignore(c *conn, why reason, o signal.Outcome) {
+// ignore gives a connection up: from here on its bytes are stray.
+func (t *tap) ignore(c *conn, why reason) {
 	for len(c.pending) > 0 {
-		t.end(c, c.pending[0], o, t.now)
+		t.end(c, c.pending[0], signal.OutcomeDetached, t.now)
 	}
 	c.ignored = why
 	c.reading, c.rd.buf, c.wr.buf = nil, nil, nil
@@ -333,7 +175,6 @@ func (t *tap) missed(c *conn, dir uint8, n uint64, calls uint32, last uint64) {
 			t.sink.headGap(c, dir)
 			return
 		}
-		x.reqGap = true
 		t.sink.gap(c, x, dir, n, calls)
 		if done, over := x.req.skip(n); done {
 			x.done = last
@@ -376,7 +217,6 @@ func (t *tap) missed(c *conn, dir uint8, n uint64, calls uint32, last uint64) {
 func (t *tap) adrift(c *conn, dir uint8) {
 	if dir == event.HTTPRead {
 		if x := c.reading; x != nil {
-			x.reqGap = true
 			t.sink.gap(c, x, dir, 0, 0)
 			t.requestEnd(c, x)
 		}
@@ -432,7 +272,7 @@ func (t *tap) readHead(c *conn, b []byte) []byte {
 			return nil
 		}
 		if !beginsRequest(b) {
-			t.ignore(c, foreign(b), signal.OutcomeDetached)
+			t.ignore(c, foreign(b))
 			return b
 		}
 		c.rd.began = t.now
@@ -443,11 +283,11 @@ func (t *tap) readHead(c *conn, b []byte) []byte {
 	}
 	h := &t.h
 	if !h.parse(whole, true) {
-		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		t.ignore(c, reasonHead)
 		return rest
 	}
 	if len(c.pending) >= maxOpen {
-		t.ignore(c, reasonPipeline, signal.OutcomeDetached)
+		t.ignore(c, reasonPipeline)
 		return rest
 	}
 	x := t.newExchange()
@@ -490,7 +330,7 @@ func (t *tap) gather(c *conn, dir uint8, b []byte) (whole, rest []byte, ok bool)
 	from := max(0, had-len(headEnd)+1)
 	s.buf = append(s.buf, b[:min(len(b), maxHead+1-had)]...)
 	if dir == event.HTTPRead && !beginsRequest(s.buf) || dir == event.HTTPWrite && !beginsResponse(s.buf) {
-		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		t.ignore(c, reasonHead)
 		return nil, b, false
 	}
 	n := len(s.buf)
@@ -504,7 +344,7 @@ func (t *tap) gather(c *conn, dir uint8, b []byte) (whole, rest []byte, ok bool)
 	case i >= 0:
 		return s.buf[:n], rest, true
 	case n > maxHead:
-		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		t.ignore(c, reasonHead)
 		return nil, rest, false
 	}
 	return nil, rest, true
@@ -526,7 +366,6 @@ func (t *tap) readBody(c *conn, b []byte) []byte {
 	n, kind, done := x.req.next(b)
 	switch {
 	case n == 0 && x.req.lost():
-		x.reqGap = true
 		t.sink.lost(c, x, event.HTTPRead, b)
 		return nil
 	case kind == spanBody:
@@ -590,7 +429,7 @@ func (t *tap) writeHead(c *conn, b []byte) []byte {
 			return b
 		}
 		if !beginsResponse(b) {
-			t.ignore(c, reasonHead, signal.OutcomeDetached)
+			t.ignore(c, reasonHead)
 			return b
 		}
 		c.wr.began = t.now
@@ -601,7 +440,7 @@ func (t *tap) writeHead(c *conn, b []byte) []byte {
 	}
 	h := &t.h
 	if !h.parse(whole, false) {
-		t.ignore(c, reasonHead, signal.OutcomeDetached)
+		t.ignore(c, reasonHead)
 		return rest
 	}
 	size := len(whole)
@@ -616,7 +455,7 @@ func (t *tap) writeHead(c *conn, b []byte) []byte {
 	c.wr.drop()
 	if h.status == 101 || x.connect && h.status < 300 {
 		t.end(c, x, signal.OutcomeComplete, t.now)
-		t.ignore(c, reasonUpgraded, signal.OutcomeDetached)
+		t.ignore(c, reasonUpgraded)
 		return rest
 	}
 	switch {
@@ -707,21 +546,4 @@ func (t *tap) end(c *conn, x *exchange, o signal.Outcome, at uint64) {
 	}
 	t.sink.end(c, x, o, at)
 	t.release(x)
-}
-
-func (t *tap) newExchange() *exchange {
-	if n := len(t.spare); n > 0 {
-		x := t.spare[n-1]
-		t.spare = t.spare[:n-1]
-		*x = exchange{}
-		return x
-	}
-	return new(exchange)
-}
-
-// release keeps the memory of an exchange that nothing refers to any more.
-func (t *tap) release(x *exchange) {
-	if x.ended && x.reqEnded && len(t.spare) < maxOpen {
-		t.spare = append(t.spare, x)
-	}
 }
