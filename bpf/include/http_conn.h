@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* Which descriptors of an API server are accepted TCP connections, and what is known of each. */
+#pragma once
+
+#include "maps.h"
+
+enum conn_state {
+	CONN_OTHER = 1, /* not an accepted TCP connection, or one that ended: ignored */
+	CONN_OURS = 2,
+};
+
+struct conn {
+	__u64 file; /* kernel address of the struct file behind the descriptor */
+	__u64 id;   /* time of first sight */
+	/* Reads first, writes second. */
+	__u64 off[2];          /* bytes moved */
+	__u64 skipped_last[2]; /* time of the latest call not copied since the last record */
+	__u32 skipped[2];      /* number of such calls */
+	__u32 burst;           /* bytes of the current request, at most 4 GiB - 1 */
+	__u32 resp;            /* bytes of the current response, likewise */
+	__u16 lport;
+	__u16 rport;
+	__u8 state;   /* enum conn_state */
+	__u8 flags;   /* HTTP_MIDSTREAM, for every record */
+	__u8 writing; /* the latest call was a write */
+	__u8 spoken;  /* a read began like a request */
+};
+
+/* Key: tgid in the agent's PID namespace in the upper half, descriptor in the
+ * lower. Value: the connection, or the note that the descriptor is none of ours.
+ * One entry per descriptor that an API server reads or writes: 16384 allows tens
+ * of servers with hundreds of clients. Deleted at close, and by the agent when the
+ * process is gone. When full, the connection is not traced and LOSS_MAP_FULL is
+ * counted for each call on it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct conn);
+} conns SEC(".maps");
+
+struct held {
+	__u64 ts;
+	__u64 off;  /* where the kept bytes begin in the response direction */
+	__u32 len;  /* kept bytes */
+	__u32 pad;
+	__u8 data[TAIL_BYTES];
+};
+
+struct tail {
+	__u32 next;  /* writes held since the last flush */
+	__u32 first; /* the oldest of them still held */
+	struct held slot[TAIL_SLOTS];
+};
+
+/* Key: as in conns. Value: the writes held back of a response; present only while
+ * there are some. One entry per response being streamed: 1024 of 4 KiB. When full,
+ * the end of the response is not held: it counts as skipped, and LOSS_MAP_FULL. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u64);
+	__type(value, struct tail);
+} tails SEC(".maps");
+
+static __always_inline struct file *file_of(__u32 fd)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
+	struct file **fds = BPF_CORE_READ(fdt, fd);
+	struct file *file = 0;
+
+	if (fd >= BPF_CORE_READ(fdt, max_fds))
+		return 0;
+	bpf_probe_read_kernel(&file, sizeof(file), fds + fd);
+	return file;
+}
+
+static __always_inline bool listens_on(const struct target *t, __u16 port)
+{
+	for (int i = 0; i < PORTS_MAX; i++) {
+		if (i >= t->nports)
+			break;
+		if (t->ports[i] == port)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Looks at a descriptor for the first time. accepted: the process got it from
+ * accept this moment. Otherwise it was open before the process was watched, or is
+ * a connection that the process made: it is ours if its local port is one the
+ * process listens on, and midstream if the socket has moved bytes already.
+ *
+ * The counts of the socket are exact here, before the call moves bytes:
+ * what is not yet read is subtracted from what arrived, what is not yet
+ * acknowledged added to what was (a FIN counts on both sides).
+ */
+static __always_inline void classify(struct conn *c, const struct target *t, struct file *file, bool accepted)
+{
+	struct socket *socket;
+	struct sock *sk;
+	struct tcp_sock *tp;
+	__u16 family, protocol;
+
+	c->file = (__u64)file;
+	c->state = CONN_OTHER;
+	if ((BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) != S_IFSOCK)
+		return;
+	socket = BPF_CORE_READ(file, private_data);
+	sk = BPF_CORE_READ(socket, sk);
+	family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	protocol = BPF_CORE_READ(sk, sk_protocol);
+	if ((family != AF_INET && family != AF_INET6) || (protocol != IPPROTO_TCP && protocol != IPPROTO_MPTCP))
+		return;
+	c->lport = BPF_CORE_READ(sk, __sk_common.skc_num);
+	c->rport = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
+	if (!c->rport)
+		return;
+	if (!accepted) {
+		__u64 read, written;
+
+		if (!listens_on(t, c->lport))
+			return;
+		tp = (struct tcp_sock *)sk;
+		read = BPF_CORE_READ(tp, bytes_received) -
+		       (__u32)(BPF_CORE_READ(tp, rcv_nxt) - BPF_CORE_READ(tp, copied_seq));
+		written = BPF_CORE_READ(tp, bytes_acked) +
+			  (__u32)(BPF_CORE_READ(tp, write_seq) - BPF_CORE_READ(tp, snd_una));
+		/* Multipath TCP counts elsewhere: such a connection may be in midstream. */
+		if (read || written || protocol == IPPROTO_MPTCP)
+			c->flags = HTTP_MIDSTREAM;
+	}
+	c->id = bpf_ktime_get_ns();
+	c->state = CONN_OURS;
+}
+
+/* The connection behind a descriptor, classified at first sight; null if ignored. */
+static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey, bool accepted)
+{
+	struct file *file = file_of(fdkey);
+	struct conn *c = bpf_map_lookup_elem(&conns, &fdkey);
+	struct conn fresh = {};
+
+	if (!file)
+		return 0;
+	/* The descriptor can have been replaced without close (dup2, close_range). */
+	if (!c || c->file != (__u64)file || accepted) {
+		classify(&fresh, t, file, accepted);
+		if (bpf_map_update_elem(&conns, &fdkey, &fresh, BPF_ANY)) {
+			lose(LOSS_MAP_FULL, 1);
+			return 0;
+		}
+		bpf_map_delete_elem(&tails, &fdkey);
+		c = bpf_map_lookup_elem(&conns, &fdkey);
+	}
+	return c && c->state == CONN_OURS ? c : 0;
+}
