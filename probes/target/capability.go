@@ -187,7 +187,7 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 		miss(TapHTTP, "no API server runs on this host")
 	}
 	if c.e.LogStats != nil && !*c.e.LogStats {
-		miss(tapStats, "the engine runs with --disable-log-stats")
+		miss(tapStats, "statistics are off (--disable-log-stats)")
 	}
 	// A tap gives something if it is attached in at least one process.
 	attached, tried := make(map[Tap]bool), make(map[Tap]string)

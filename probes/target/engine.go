@@ -90,7 +90,7 @@ func (s *scan) problems(e *Engine, g []*proc) {
 		}
 	}
 	if e.LogStats != nil && !*e.LogStats {
-		e.problem("the engine runs with --disable-log-stats: no request events and no scheduler statistics are sent")
+		e.problem("statistics are off (--disable-log-stats, the default of the class LLM): the engine sends no request events and no scheduler statistics")
 	}
 	for _, p := range g {
 		if p.pyErr != nil {

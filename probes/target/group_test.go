@@ -51,6 +51,7 @@ func TestRoleByStack(t *testing.T) {
 		{"API server", "Runner.run@/usr/lib/asyncio/runners.py ServeSubcommand.cmd@vllm/entrypoints/cli/serve.py main@vllm/entrypoints/cli/main.py", RoleAPIServer, serveCommand},
 		{"API server of several", "run_api_server_worker_proc@vllm/v1/utils.py", RoleAPIServer, apiWorkerProc},
 		{"API server as a module", "run@uvloop/__init__.py <module>@vllm/entrypoints/openai/api_server.py", RoleAPIServer, apiModule},
+		{"child that imports the main module", "<module>@vllm/entrypoints/openai/api_server.py _main@/usr/lib/multiprocessing/spawn.py spawn_main@/usr/lib/multiprocessing/spawn.py", "", noMarker},
 		{"launcher", "wait@/usr/lib/connection.py run_multi_api_server@vllm/entrypoints/cli/serve.py ServeSubcommand.cmd@vllm/entrypoints/cli/serve.py", RoleLauncher, multiAPI},
 		{"coordinator", "DPCoordinatorProc.run_coordinator@vllm/v1/engine/coordinator.py", RoleCoordinator, coordinator},
 		{"V0 engine", "run_mp_engine@vllm/engine/multiprocessing/engine.py", RoleCore, v0Engine},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,10 +20,9 @@ type proc struct {
 	Process
 	cmdline []string // not blanked
 	interp  *python.Interp
-	pyErr   error // why interp is nil
-	roleOf        // by its stack or title
-	listens []int
-	exe     string
+	pyErr   error          // why interp is nil
+	roleOf                 // by its stack or title
+	frames  []python.Frame // of the main thread, innermost first
 	v0      bool
 }
 
@@ -77,17 +77,27 @@ var markers = []struct {
 // roleByStack finds the role in the frames of the main thread, innermost first:
 // a forked child still has its parent's frames further out.
 func roleByStack(frames []python.Frame) (roleOf, bool) {
-	for _, f := range frames {
+	for i, f := range frames {
 		if !strings.Contains(f.File, "vllm/") {
 			continue
 		}
 		for _, m := range markers {
+			if m.kind == apiModule && spawned(frames[i:]) {
+				continue // a child imports its parent's main module
+			}
 			if (f.Name == m.name || f.Name == m.name[strings.LastIndexByte(m.name, '.')+1:]) && strings.HasSuffix(f.File, "/"+m.file) {
 				return roleOf{role: m.role, frame: f, kind: m.kind}, true
 			}
 		}
 	}
 	return roleOf{}, false
+}
+
+// spawned reports whether a stack is that of a child started by multiprocessing.
+func spawned(frames []python.Frame) bool {
+	return slices.ContainsFunc(frames, func(f python.Frame) bool {
+		return f.Name == "spawn_main" && strings.HasSuffix(f.File, "/multiprocessing/spawn.py")
+	})
 }
 
 // title is what setproctitle leaves (vLLM 0.10.1 on). The prefix before "::" can
@@ -180,7 +190,7 @@ func (s *scan) inspect(pid int) (*proc, error) {
 	if !rust && !mayBePython(maps) {
 		return nil, fmt.Errorf("process %d: %w", pid, python.ErrNotPython)
 	}
-	p := &proc{exe: exe}
+	p := new(proc)
 	p.PID, p.PPID, p.Start, p.Comm = pid, st.PPID, st.Start, st.Comm
 	if rust {
 		p.roleOf = roleOf{role: RoleAPIServer}
@@ -222,6 +232,7 @@ func (s *scan) findRole(p *proc) {
 	ok := false
 	if p.interp != nil {
 		if frames, err := p.interp.MainFrames(); err == nil {
+			p.frames = frames
 			p.roleOf, ok = roleByStack(frames)
 		}
 	}

@@ -49,16 +49,10 @@ func (s *scan) tokenizerName(p *proc) (name, revision string) {
 		}
 		return t
 	}
-	if p.kind == coreProc && p.interp != nil {
-		cfg, err := p.frame.Local("vllm_config")
-		if core, cerr := p.frame.Local("engine_core"); cerr == nil && !core.IsNone() {
-			cfg, err = core.Attr("vllm_config")
-		}
-		if err == nil {
-			if m, err := cfg.Attr("model_config"); err == nil {
-				if name = text(m, "tokenizer"); name != "" {
-					return name, firstOf(text(m, "tokenizer_revision"), text(m, "revision"))
-				}
+	if cfg, _, ok := p.vllmConfig(); ok {
+		if m, err := cfg.Attr("model_config"); err == nil {
+			if name = text(m, "tokenizer"); name != "" {
+				return name, firstOf(text(m, "tokenizer_revision"), text(m, "revision"))
 			}
 		}
 	}

@@ -223,25 +223,49 @@ func (e *Engine) set(name, source string, to *string, val string) {
 	}
 }
 
-// coreConfig reads the VllmConfig of a core; false if it is not there (yet).
-func (e *Engine) coreConfig(p *proc) bool {
-	core, err := p.frame.Local("engine_core")
-	hasCore := err == nil && !core.IsNone()
-	var cfg python.Value
-	if hasCore {
-		cfg, err = core.Attr("vllm_config")
-	} else {
-		cfg, err = p.frame.Local("vllm_config")
+// vllmConfig returns the VllmConfig of a core and, once that is made, its
+// EngineCoreProc: local variables of the function that runs it, or, while it
+// starts, what that function was called with.
+func (p *proc) vllmConfig() (cfg, core python.Value, ok bool) {
+	if p.kind != coreProc || p.interp == nil {
+		return cfg, core, false
 	}
-	if err != nil || cfg.IsNone() {
+	core, err := p.frame.Local("engine_core")
+	if err == nil && !core.IsNone() {
+		if cfg, err = core.Attr("vllm_config"); err == nil && !cfg.IsNone() {
+			return cfg, core, true
+		}
+	}
+	if kwargs, err := p.frame.Local("kwargs"); err == nil {
+		if cfg, err = kwargs.Key("vllm_config"); err == nil && !cfg.IsNone() {
+			return cfg, python.Value{}, true
+		}
+	}
+	return python.Value{}, python.Value{}, false
+}
+
+// logStats says whether a core sends events and statistics.
+func (p *proc) logStats(core python.Value) (python.Value, error) {
+	if core.Addr() != 0 {
+		return core.Attr("log_stats")
+	}
+	kwargs, err := p.frame.Local("kwargs")
+	if err != nil {
+		return python.Value{}, err
+	}
+	return kwargs.Key("log_stats")
+}
+
+// coreConfig reads the configuration of a core; false if it is not there (yet).
+func (e *Engine) coreConfig(p *proc) bool {
+	cfg, core, ok := p.vllmConfig()
+	if !ok {
 		return false
 	}
-	if hasCore {
-		if v, err := core.Attr("log_stats"); err == nil {
-			if on, err := v.Bool(); err == nil {
-				e.LogStats = &on
-				e.Sources["log_stats"] = sourceLive
-			}
+	if v, err := p.logStats(core); err == nil {
+		if on, err := v.Bool(); err == nil {
+			e.LogStats = &on
+			e.Sources["log_stats"] = sourceLive
 		}
 	}
 	if v, err := cfg.Path("model_config", "model"); err == nil {
@@ -317,22 +341,31 @@ func (e *Engine) served(names []string, source string) {
 	}
 }
 
-// arguments finds the argparse.Namespace of a front end.
+// arguments finds the argparse.Namespace of a front end: the variable args of the
+// function that shows the role or of another one of vLLM, or of the main module.
 func (p *proc) arguments() (python.Value, bool) {
 	if p.interp == nil {
 		return python.Value{}, false
 	}
-	args, err := p.frame.Local("args")
-	if err != nil {
-		args, err = p.interp.Path("__main__", "args")
+	usable := func(args python.Value, err error) bool {
+		if err != nil || args.IsNone() {
+			return false
+		}
+		_, err = args.Attr("model")
+		return err == nil
 	}
-	if err != nil || args.IsNone() {
-		return python.Value{}, false
+	for _, f := range append([]python.Frame{p.frame}, p.frames...) {
+		if !strings.Contains(f.File, "vllm/") {
+			continue
+		}
+		if args, err := f.Local("args"); usable(args, err) {
+			return args, true
+		}
 	}
-	if _, err := args.Attr("model"); err != nil {
-		return python.Value{}, false
+	if args, err := p.interp.Path("__main__", "args"); usable(args, err) {
+		return args, true
 	}
-	return args, true
+	return python.Value{}, false
 }
 
 func (e *Engine) serverArgs(args python.Value, g []*proc) {
