@@ -7,13 +7,16 @@
  *   delay MICROSECONDS        how long receives take from now on
  *   wild SOCKET               a send of a message whose content is at address 64
  *   loop WHAT COUNT SIZE      that many sends (0) or receives (1); answers the ns of CPU time they took
- *   fork                      starts a child that maps the library; answers its pid
+ *   fork                      starts a child that maps the library and ends with its
+ *                             parent; answers its pid
  *   exit CODE
  * Byte i of a frame is (i * 7 + i / 256 + SEED) & 255.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,6 +89,7 @@ int main(void)
 			pid_t pid = fork();
 
 			if (!pid) {
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
 				pause();
 				_exit(0);
 			}
