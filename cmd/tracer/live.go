@@ -20,7 +20,6 @@ import (
 
 func pidFlag(c *cobra.Command, pid *int) {
 	c.Flags().IntVarP(pid, "pid", "p", 0, "any process of the engine (see inferspan ps)")
-	must(c.MarkFlagRequired("pid"))
 	must(c.RegisterFlagCompletionFunc("pid", completePID))
 }
 
@@ -41,7 +40,10 @@ func completePID(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.Shel
 
 // openLive attaches and gives errors their exit codes.
 func openLive(ctx context.Context, pid int, o agent.LiveOptions) (*agent.Live, error) {
-	if pid <= 0 {
+	if pid == 0 {
+		return nil, withCode(exitUsage, errors.New(`--pid is missing; "inferspan ps" lists the engines of this host`))
+	}
+	if pid < 0 {
 		return nil, withCode(exitUsage, fmt.Errorf("--pid %d: want the id of a process", pid))
 	}
 	l, err := agent.Open(ctx, pid, o)

@@ -60,7 +60,7 @@ Credentials in headers are never recorded.`,
 				Redacted: redact, Content: content, Note: note,
 			})
 			if err != nil {
-				return err
+				return withCode(exitExport, err)
 			}
 			p := &progress{w: cmd.ErrOrStderr(), line: func() string {
 				n, recs := w.Size()
@@ -70,7 +70,7 @@ Credentials in headers are never recorded.`,
 			err = live.Run(ctx, agent.NewRecorder(w, redact), p)
 			p.done()
 			if cerr := w.Close(); cerr != nil {
-				return withCode(exitExport, cerr)
+				return withCode(exitExport, fmt.Errorf("recording to %s: %w", out, cerr))
 			}
 			n, recs := w.Size()
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d records, %s%s\n", out, recs, bytesText(n), lossText(live.Losses()))
@@ -91,11 +91,19 @@ Credentials in headers are never recorded.`,
 // be of use.
 type file struct {
 	*os.File
-	name string
+	name string // "": written in place
 }
 
-// newFile makes a file beside name that end moves there.
+// newFile makes a file beside name that end moves there. What is no regular
+// file, such as a pipe, is written to as it is.
 func newFile(name string) (*file, error) {
+	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, withCode(exitExport, fmt.Errorf("opening %s: %w", name, err))
+		}
+		return &file{File: f}, nil
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
 		return nil, withCode(exitExport, fmt.Errorf("creating %s: %w", name, err))
@@ -106,6 +114,9 @@ func newFile(name string) (*file, error) {
 // end closes the file. If writing failed it is removed, else it gets its name.
 func (f *file) end(err error) error {
 	cerr := f.Close()
+	if f.name == "" {
+		return errors.Join(err, withCode(exitExport, cerr))
+	}
 	if code := exitCode(err); err != nil && code == exitExport {
 		os.Remove(f.File.Name())
 		return err

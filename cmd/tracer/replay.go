@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +17,9 @@ import (
 	"inferspan/export/term"
 	"inferspan/recording"
 )
+
+// replayTargets are the values of --to.
+var replayTargets = []string{"jsonl", "otlp", "summary", "prom"}
 
 func newReplay() *cobra.Command {
 	var (
@@ -38,6 +43,9 @@ used; the exit code is then 5.`,
 			opt, err := d.options()
 			if err != nil {
 				return err
+			}
+			if !slices.Contains(replayTargets, to) {
+				return withCode(exitUsage, fmt.Errorf("--to %q: want one of %s", to, strings.Join(replayTargets, ", ")))
 			}
 			f, err := os.Open(args[0])
 			if err != nil {
@@ -103,16 +111,16 @@ used; the exit code is then 5.`,
 				}
 				return rerr
 			}
-			return withCode(exitUsage, fmt.Errorf("--to %q: want jsonl, otlp, summary or prom", to))
+			return nil
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&to, "to", "summary", "what to make of it: jsonl, otlp, summary, prom")
+	f.StringVar(&to, "to", "summary", "what to make of it: "+strings.Join(replayTargets, ", "))
 	f.StringVarP(&output, "output", "o", "", "file to write instead of standard output")
 	f.StringVar(&o.endpoint, "otlp-endpoint", "", "OTLP base URL; otherwise OTEL_EXPORTER_OTLP_* say where")
 	f.StringVar(&o.service, "service-name", "", "service.name of engines that do not set their own")
 	d.flags(c)
-	must(c.RegisterFlagCompletionFunc("to", cobra.FixedCompletions([]string{"jsonl", "otlp", "summary", "prom"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(c.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(replayTargets, cobra.ShellCompDirectiveNoFileComp)))
 	return c
 }
 
