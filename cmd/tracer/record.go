@@ -43,9 +43,7 @@ Credentials in headers are never recorded.`,
 			if out == "" {
 				return withCode(exitUsage, errors.New("--output is missing: where should the recording go?"))
 			}
-			ctx, cancel := runContext(cmd.Context(), duration)
-			defer cancel()
-			live, err := openLive(ctx, pid, agent.LiveOptions{Content: content})
+			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: content})
 			if err != nil {
 				return err
 			}
@@ -67,6 +65,8 @@ Credentials in headers are never recorded.`,
 				return fmt.Sprintf("recording process %d: %d records, %s", pid, recs, bytesText(n))
 			}}
 			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
+			ctx, cancel := runContext(cmd.Context(), duration)
+			defer cancel()
 			err = live.Run(ctx, agent.NewRecorder(w, redact), p)
 			p.done()
 			if cerr := w.Close(); cerr != nil {
