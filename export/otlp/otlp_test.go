@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -609,6 +610,58 @@ func TestCloseTwice(t *testing.T) {
 	}
 	if err := s.Export(short(t, time.Second), sample.Requests(1)); err == nil {
 		t.Error("export after close gave no error")
+	}
+}
+
+func TestCertificateNeedsHTTPS(t *testing.T) {
+	clean(t)
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(srv.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", ca)
+	if _, err := New(context.Background(), Options{Endpoint: "http://127.0.0.1:4318"}); err == nil || !strings.Contains(err.Error(), "insecure HTTP endpoint cannot use TLS") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNothingLeaks(t *testing.T) {
+	files := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(fds)
+	}
+	settled := func(want func() bool) bool {
+		for range 300 {
+			if want() {
+				return true
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return false
+	}
+	clean(t)
+	goroutines, fds := runtime.NumGoroutine(), files()
+	srv := httptest.NewServer(&receiver{t: t})
+	for range 10 {
+		s, err := New(context.Background(), Options{Endpoint: srv.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := export.NewQueue(s, export.QueueOptions{})
+		q.Add(sample.Odd())
+		q.Metrics(sample.Snapshot())
+		if err := q.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv.Close() // ends the connections that the clients keep open
+	if !settled(func() bool { return runtime.NumGoroutine() <= goroutines && files() <= fds }) {
+		t.Errorf("%d goroutines, %d files; %d and %d before", runtime.NumGoroutine(), files(), goroutines, fds)
 	}
 }
 

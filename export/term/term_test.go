@@ -181,6 +181,26 @@ func TestPercentilesAreExact(t *testing.T) {
 	}
 }
 
+// Beyond the bound every value has the same chance to be kept, late ones too.
+func TestSampleIsUniform(t *testing.T) {
+	var d dist
+	for i := range 4 * keep {
+		d.add(known(int64(i / keep)))
+	}
+	var count [4]int
+	for _, v := range d.values {
+		count[v]++
+	}
+	for i, n := range count { // standard error 0.7 %
+		if n < keep/4*95/100 || n > keep/4*105/100 {
+			t.Errorf("quarter %d holds %d of %d values", i, n, keep)
+		}
+	}
+	if d.n != 4*keep || d.max != 3 || !d.sampled() {
+		t.Errorf("n %d, max %d", d.n, d.max)
+	}
+}
+
 func TestDur(t *testing.T) {
 	for ns, want := range map[int64]string{
 		0: "0ns", 1: "1ns", 999: "999ns", 1000: "1.00us", 9_994: "9.99us", 9_995: "10.0us", 99_949: "99.9us", 99_950: "100us",
