@@ -236,10 +236,10 @@ func (v Value) Key(name string) (Value, error) {
 func (in *Interp) lookup(s storage, from *chain, name string) (Value, error) {
 	slot, ok, err := in.find(s, name)
 	if err != nil {
-		return Value{}, cmpErr(in.still(from), err)
+		return Value{}, firstErr(in.still(from), err)
 	}
 	if !ok {
-		return Value{}, cmpErr(in.still(from), ErrNotFound)
+		return Value{}, firstErr(in.still(from), ErrNotFound)
 	}
 	return in.follow(slot, from)
 }
