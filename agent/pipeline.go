@@ -27,6 +27,7 @@ type Pipeline struct {
 	last   signal.Mono         // time of the latest record
 	kernel []signal.LossCount  // totals of the latest loss record
 	steps  uint64
+	caps   []metric.Family // capability report, nil if none was given
 }
 
 // Options of a pipeline.
@@ -108,7 +109,16 @@ func (p *Pipeline) Detach() {
 func (p *Pipeline) Metrics() metric.Snapshot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cor.Metrics()
+	m := p.cor.Metrics()
+	m.Families = append(m.Families, p.caps...)
+	return m
+}
+
+// Capabilities adds a capability report to the metrics.
+func (p *Pipeline) Capabilities(e *target.Engine, caps []target.Capability) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.caps = capabilityFamilies(e, caps)
 }
 
 // Steps returns how many messages with outputs or statistics the engine cores sent.

@@ -58,7 +58,9 @@ exports its requests as they finish. Without an output it prints a line per requ
 				return err
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
-			for _, line := range notExact(live.Engine, target.Capabilities(live.Engine, host.Report{}, live.Probes())) {
+			caps := target.Capabilities(live.Engine, host.Report{}, live.Probes())
+			p.Capabilities(live.Engine, caps)
+			for _, line := range notExact(live.Engine, caps) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "  "+line)
 			}
 			loadTokens(live.Engine, p, opt)

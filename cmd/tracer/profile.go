@@ -93,7 +93,8 @@ With --out it also writes, to a folder:
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
 			loadTokens(live.Engine, p, opt)
-			probes := live.Probes()
+			caps := target.Capabilities(live.Engine, host.Report{}, live.Probes())
+			p.Capabilities(live.Engine, caps)
 			ctx, cancel := runContext(cmd.Context(), duration)
 			defer cancel()
 			start := time.Now()
@@ -105,7 +106,6 @@ With --out it also writes, to a folder:
 			show.done()
 			p.Detach()
 			out.metrics(p.Metrics())
-			caps := target.Capabilities(live.Engine, host.Report{}, probes)
 			sum.SetLosses(p.Lost())
 			sum.SetElapsed(time.Since(start))
 			for _, line := range notExact(live.Engine, caps) {
