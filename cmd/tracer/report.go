@@ -22,8 +22,14 @@ func notExact(e *target.Engine, caps []target.Capability) []string {
 	}
 	items := make(map[group][]string)
 	var order []group
+	gone := make(map[string]bool) // spans that are left out: their attributes go without saying
 	for _, c := range caps {
-		if c.State == target.Exact {
+		if c.Kind == target.KindSpan && c.State == target.Unavailable {
+			gone[c.Item] = true
+		}
+	}
+	for _, c := range caps {
+		if c.State == target.Exact || gone[c.Of] {
 			continue
 		}
 		g := group{string(c.State), c.Reason}

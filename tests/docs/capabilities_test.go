@@ -1,0 +1,64 @@
+// Package docs tests that the documentation says what the code does.
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"inferspan/probes/host"
+	"inferspan/probes/target"
+)
+
+var update = flag.Bool("update", false, "write the generated pages")
+
+const capabilitiesPage = "../../docs/capabilities.md"
+
+// TestCapabilitiesPage compares docs/capabilities.md with the report for a plain
+// vLLM: one API server, one engine core, field order read live.
+func TestCapabilitiesPage(t *testing.T) {
+	lib := &target.Library{Path: "libzmq.so.5"}
+	py := target.Python{Version: "3.12.1", Linkage: "shared"}
+	e := &target.Engine{
+		ID: 1, Kind: "vllm", Version: "0.32.0", Model: "m", PDRole: "none", FactSource: "live",
+		Structs: map[string][]string{},
+		Processes: []target.Process{
+			{PID: 1, Role: target.RoleAPIServer, Python: py, Ports: []int{8000}, ZMQ: lib},
+			{PID: 2, Role: target.RoleCore, Python: py, ZMQ: lib},
+		},
+	}
+	var b strings.Builder
+	b.WriteString(`# What can be had from vLLM V1
+
+For a plain engine: API server and engine core on one host, default flags. "inferspan ps -v" says it for the engine at
+hand, with what its flags and this host change. This page is generated: go test ./tests/docs -update.
+
+- exact: the engine's own value, or what it is made from
+- derived: worked out from something near; spans name such values in inferspan.derived
+- unavailable: left out
+
+| kind | item | state | |
+|---|---|---|---|
+`)
+	for _, c := range target.Capabilities(e, host.Report{}, nil) {
+		item := "`" + c.Item + "`"
+		if c.Of != "" {
+			item += " of `" + c.Of + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Kind, item, c.State, c.Reason)
+	}
+	if *update {
+		if err := os.WriteFile(capabilitiesPage, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(capabilitiesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != b.String() {
+		t.Errorf("%s is not what the code says: run go test ./tests/docs -update", capabilitiesPage)
+	}
+}
