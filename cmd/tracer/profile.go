@@ -108,6 +108,7 @@ With --out it also writes, to a folder:
 			out.metrics(p.Metrics())
 			sum.SetLosses(p.Lost())
 			sum.SetElapsed(time.Since(start))
+			sum.SetExports(out.stats())
 			for _, line := range notExact(live.Engine, caps) {
 				sum.Note(line)
 			}
