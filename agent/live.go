@@ -32,6 +32,9 @@ var ErrEngineExited = errors.New("the engine exited")
 // step of the wall clock shows in spans for at most this long.
 const clockEvery = time.Second
 
+// lossEvery is how often the kernel's loss counters are looked at.
+const lossEvery = 50 * time.Millisecond
+
 // answer is how long the end of the context may go unnoticed.
 const answer = 100 * time.Millisecond
 
@@ -48,6 +51,7 @@ type Live struct {
 	probes map[uint32]*attach.Process
 	scrub  *httptap.Scrubber
 	bad    uint64 // records that did not decode
+	lost   [event.LossReasons]uint64
 }
 
 // Open finds the engine that process pid belongs to and attaches to it. Errors
@@ -163,6 +167,7 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 	var rec event.Record
 	rd := l.objs.Reader()
 	nextClock := bpf.Monotonic() + uint64(clockEvery)
+	var nextLoss uint64
 	for ctx.Err() == nil {
 		rd.SetDeadline(time.Now().Add(answer))
 		var now uint64
@@ -181,8 +186,15 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 			return fmt.Errorf("reading kernel records: %w", err)
 		}
 		if now >= nextClock {
-			nextClock = now + uint64(clockEvery)
+			nextClock, nextLoss = now+uint64(clockEvery), now+uint64(lossEvery)
 			if err := l.tick(put); err != nil {
+				return err
+			}
+		}
+		// A request must not end as if nothing had been lost before.
+		if now >= nextLoss {
+			nextLoss = now + uint64(lossEvery)
+			if err := l.losses(put, false); err != nil {
 				return err
 			}
 		}
@@ -233,10 +245,19 @@ func (l *Live) tick(put func(*event.Record) error) error {
 	if err := put(clockRecord()); err != nil {
 		return err
 	}
+	return l.losses(put, true)
+}
+
+// losses hands over the totals of losses if one has moved, or always.
+func (l *Live) losses(put func(*event.Record) error, always bool) error {
 	lost, err := l.objs.Losses()
 	if err != nil {
 		return fmt.Errorf("reading loss counters: %w", err)
 	}
+	if !always && lost == l.lost {
+		return nil
+	}
+	l.lost = lost
 	return put(&event.Record{Header: event.Header{Time: bpf.Monotonic(), Kind: event.KindLoss}, Lost: lost})
 }
 
