@@ -21,6 +21,7 @@ const (
 	KindExit  Kind = 3 // a watched process exited
 	KindLoss  Kind = 4 // totals of lost records, made by the agent
 	KindClock Kind = 5 // wall clock against monotonic clock, made by the agent
+	KindNote  Kind = 7 // what else a replay has to know, made by the agent
 )
 
 func (k Kind) String() string {
@@ -35,6 +36,8 @@ func (k Kind) String() string {
 		return "loss"
 	case KindClock:
 		return "clock"
+	case KindNote:
+		return "note"
 	}
 	return fmt.Sprintf("kind(%d)", uint32(k))
 }
@@ -134,6 +137,7 @@ type Record struct {
 	Code  uint32              // KindExit: wait status
 	Lost  [LossReasons]uint64 // KindLoss: totals since attach
 	Wall  uint64              // KindClock: CLOCK_REALTIME at Time, ns since the epoch
+	Note  uint32              // KindNote: what the JSON in Data is, a number of package note
 	Data  []byte
 }
 
@@ -145,6 +149,7 @@ const (
 	exitSize   = headerSize + 8
 	lossSize   = headerSize + 8*int(LossReasons)
 	clockSize  = headerSize + 8
+	noteSize   = headerSize + 8
 )
 
 // MaxData is the largest payload of one record: BPF copies at most this much at a time.
@@ -184,6 +189,8 @@ func Decode(b []byte, r *Record) error {
 		}
 	case KindClock:
 		r.Wall = le.Uint64(p)
+	case KindNote:
+		r.Note = le.Uint32(p)
 	}
 	r.Data = b[size : size+int(n) : size+int(n)]
 	return nil
@@ -226,6 +233,9 @@ func Append(dst []byte, r *Record) []byte {
 		}
 	case KindClock:
 		dst = le.AppendUint64(dst, r.Wall)
+	case KindNote:
+		dst = le.AppendUint32(dst, r.Note)
+		dst = le.AppendUint32(dst, 0)
 	}
 	return append(dst, r.Data...)
 }
@@ -242,6 +252,8 @@ func (k Kind) size() int {
 		return lossSize
 	case KindClock:
 		return clockSize
+	case KindNote:
+		return noteSize
 	}
 	return 0
 }

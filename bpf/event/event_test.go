@@ -23,6 +23,7 @@ func samples() []Record {
 		{Header: h(KindExit), Data: []byte{}, Code: 0x41424344},
 		{Header: h(KindLoss), Data: []byte{}, Lost: [LossReasons]uint64{1, 2, 3, 4, 5, 0x4142434445464748}},
 		{Header: h(KindClock), Data: []byte{}, Wall: 0x4142434445464748},
+		{Header: h(KindNote), Data: data, Note: 0x41424344},
 		{Header: h(KindFrame), Data: bytes.Repeat([]byte{7}, MaxData)},
 	}
 }
