@@ -3,43 +3,29 @@ package python
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 )
 
-// debugOffsets is the part of _Py_DebugOffsets (3.13) that is used: what the
-// interpreter itself says about its layout, so that patch releases and vendors
-// may differ from the headers.
-type debugOffsets struct {
-	interpretersHead uint64
-	interpID         uint64
-	interpNext       uint64
+// debugTable says where _Py_DebugOffsets of one minor version has what: how the
+// interpreter itself describes its layout, so that patch releases and vendors may
+// differ from the headers.
+type debugTable struct {
+	Words                 int // size
+	Version, FreeThreaded int
+	Fields                []debugField
 }
 
-// debugWords is the size of _Py_DebugOffsets in 3.13, in words.
-const debugWords = 73
+// debugField is the word that stands for a member of layout.
+type debugField struct {
+	Name string
+	Word int
+}
 
-// Positions in _Py_DebugOffsets of 3.13, in words from the start
-// (Include/internal/pycore_runtime.h).
-const (
-	dbgCookie         = 0
-	dbgVersion        = 1
-	dbgFreeThreaded   = 2
-	dbgInterpHead     = 5
-	dbgInterpID       = 7
-	dbgInterpNext     = 8
-	dbgThreadsHead    = 9
-	dbgModules        = 11
-	dbgThreadNext     = 21
-	dbgThreadFrame    = 23
-	dbgThreadNative   = 25
-	dbgFramePrevious  = 29
-	dbgFrameCode      = 30
-	dbgFrameLocals    = 32
-	dbgCodeFilename   = 35
-	dbgCodeName       = 36
-	dbgCodeQualname   = 37
-	dbgCodeLocalNames = 41
-)
+// own are the first parts of names of members of the interpreter's own structs, which
+// patch releases may change. Objects do not change within a minor version.
+var own = []string{"Runtime", "Interp", "Thread", "Frame", "Code"}
 
 // attach reads an interpreter of which the image is known, and checks it.
 func attach(mem Memory, img image) (*Interp, error) {
@@ -52,8 +38,9 @@ func attach(mem Memory, img image) (*Interp, error) {
 		return nil, fmt.Errorf("%w %v", ErrUnsupported, v)
 	}
 	in := &Interp{Info: img.info, mem: mem, layout: lay}
-	if v == (minor{3, 13}) {
-		if err := in.readDebugOffsets(img.runtime); err != nil {
+	in.Offsets = "from the headers"
+	if table, ok := debugTables[v]; ok {
+		if err := in.readDebugOffsets(img.runtime, v, &table); err != nil {
 			return nil, err
 		}
 	}
@@ -85,59 +72,72 @@ func versionOf(mem Memory, img image) (minor, error) {
 	return minor{3, 10}, nil
 }
 
-func (in *Interp) readDebugOffsets(runtime uint64) error {
-	b := make([]byte, debugWords*8)
+// readDebugOffsets replaces what is in the table of layouts by what the interpreter
+// says, and refuses one whose objects differ from that table: the reader relies on
+// more of them than the interpreter describes.
+func (in *Interp) readDebugOffsets(runtime uint64, v minor, table *debugTable) error {
+	b := make([]byte, table.Words*8)
 	if err := in.read(runtime, b); err != nil {
 		return err
 	}
 	word := func(i int) uint64 { return u64at(b, i*8) }
 	if string(b[:8]) != "xdebugpy" {
-		return fmt.Errorf("%w 3.13: no debug offsets in _PyRuntime", ErrUnsupported)
+		return fmt.Errorf("%w %v: no debug offsets in _PyRuntime", ErrUnsupported, v)
 	}
-	if v := word(dbgVersion); v>>16 != 0x030d {
-		return fmt.Errorf("%w: debug offsets of version %#x in Python 3.13", ErrUnsupported, v)
+	if hex := word(table.Version); hex>>16 != uint64(v[0])<<8|uint64(v[1]) {
+		return fmt.Errorf("%w: debug offsets of version %#x in Python %v", ErrUnsupported, hex, v)
 	}
-	if word(dbgFreeThreaded) != 0 {
-		return fmt.Errorf("%w 3.13: built without the global lock", ErrUnsupported)
+	if word(table.FreeThreaded) != 0 {
+		return fmt.Errorf("%w %v: built without the global lock (free-threaded)", ErrUnsupported, v)
 	}
-	for i := dbgFreeThreaded; i < debugWords; i++ {
-		if word(i) > 1<<20 {
-			return fmt.Errorf("%w 3.13: debug offset %d is %#x", ErrUnsupported, i, word(i))
+	lay := reflect.ValueOf(&in.layout).Elem()
+	differ := 0
+	for _, f := range table.Fields {
+		w := word(f.Word)
+		if w > 1<<20 {
+			return fmt.Errorf("%w %v: debug offset of %s is %#x", ErrUnsupported, v, f.Name, w)
 		}
+		if f.Name == "ObjectType" {
+			if w != objType {
+				return fmt.Errorf("%w %v: the type of an object is at %d, not %d (a modified build)", ErrUnsupported, v, w, objType)
+			}
+			continue
+		}
+		m := lay.FieldByName(f.Name)
+		if uint64(m.Int()) == w {
+			continue
+		}
+		if !slices.ContainsFunc(own, func(p string) bool { return strings.HasPrefix(f.Name, p) }) {
+			return fmt.Errorf("%w %v: %s is at %d, not %d as in the headers (a modified build)", ErrUnsupported, v, f.Name, w, m.Int())
+		}
+		m.SetInt(int64(w))
+		differ++
 	}
-	in.debug = &debugOffsets{word(dbgInterpHead), word(dbgInterpID), word(dbgInterpNext)}
-	l := &in.layout
-	for _, f := range []struct {
-		to   *int
-		word int
-	}{
-		{&l.InterpThreads, dbgThreadsHead}, {&l.InterpModules, dbgModules},
-		{&l.ThreadNext, dbgThreadNext}, {&l.ThreadFrame, dbgThreadFrame}, {&l.ThreadNativeID, dbgThreadNative},
-		{&l.FramePrevious, dbgFramePrevious}, {&l.FrameCode, dbgFrameCode}, {&l.FrameLocals, dbgFrameLocals},
-		{&l.CodeFilename, dbgCodeFilename}, {&l.CodeName, dbgCodeName}, {&l.CodeQualname, dbgCodeQualname},
-		{&l.CodeLocalNames, dbgCodeLocalNames},
-	} {
-		*f.to = int(word(f.word))
+	in.published = true
+	in.Offsets = "published by the interpreter, as in the headers"
+	if differ > 0 {
+		in.Offsets = fmt.Sprintf("published by the interpreter, %d not as in the headers", differ)
 	}
 	return nil
 }
 
 // mainInterp returns the address of the main interpreter's state.
 func (in *Interp) mainInterp(runtime uint64) (uint64, error) {
-	if in.debug == nil {
-		return in.u64(runtime + uint64(in.layout.RuntimeMain))
+	l := &in.layout
+	if !in.published {
+		return in.u64(runtime + uint64(l.RuntimeMain))
 	}
 	// The list has the newest first; the main interpreter has the id 0.
-	addr, err := in.u64(runtime + in.debug.interpretersHead)
+	addr, err := in.u64(runtime + uint64(l.RuntimeHead))
 	for range 1024 {
 		if err != nil || addr == 0 {
 			break
 		}
 		var id uint64
-		if id, err = in.u64(addr + in.debug.interpID); err != nil || id == 0 {
+		if id, err = in.u64(addr + uint64(l.InterpID)); err != nil || id == 0 {
 			return addr, err
 		}
-		addr, err = in.u64(addr + in.debug.interpNext)
+		addr, err = in.u64(addr + uint64(l.InterpNext))
 	}
 	return 0, err
 }
@@ -217,7 +217,7 @@ func (in *Interp) validate(runtime uint64, want minor) error {
 		return fmt.Errorf("%w %v: looked like %v", ErrUnsupported, got, want)
 	}
 	if slices.Contains([]byte(abi), 't') {
-		return fmt.Errorf("%w %v: built without the global lock", ErrUnsupported, got)
+		return fmt.Errorf("%w %v: built without the global lock (free-threaded)", ErrUnsupported, got)
 	}
 	in.Version = fmt.Sprintf("%v.%d", got, hex>>8&0xff)
 	return nil

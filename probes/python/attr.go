@@ -52,8 +52,7 @@ func (v Value) Path(attrs ...string) (Value, error) {
 // any code: a slot or other member of the object, an entry of its __dict__
 // wherever that is stored, or an attribute of its class (not bound: a function,
 // not a method). A property or another descriptor that would compute the value
-// gives ErrComputed. What the class has by __getattr__ and attributes of
-// built-in types are not found.
+// gives ErrComputed. What the class has by __getattr__ is not found.
 func (v Value) Attr(name string) (Value, error) {
 	if v.in == nil {
 		return Value{}, fmt.Errorf("attribute %s of no object: %w", name, ErrNotFound)
@@ -116,16 +115,12 @@ func (in *Interp) classAttr(t typeInfo, name string) (Value, error) {
 				return Value{}, err
 			}
 		}
-		if base.dict == 0 {
-			continue // built-in type since 3.12: its dict is elsewhere
+		d, err := in.typeDict(base, nil)
+		if errors.Is(err, ErrNotFound) {
+			continue
 		}
-		var from *chain
-		d, err := in.value(base.dict, from.add(addr+uint64(in.layout.TypeDict), base.dict))
 		if err != nil {
 			return Value{}, err
-		}
-		if d.typ.flags&flagDict == 0 {
-			return Value{}, corrupt(addr, "dict of a type")
 		}
 		v, err := d.Key(name)
 		if err == nil {
@@ -136,6 +131,54 @@ func (in *Interp) classAttr(t typeInfo, name string) (Value, error) {
 		}
 	}
 	return Value{}, ErrNotFound
+}
+
+// typeDict returns the dict of a class, ErrNotFound if it has none yet. up is how the
+// class was reached.
+func (in *Interp) typeDict(t typeInfo, up *chain) (Value, error) {
+	l := &in.layout
+	slot := t.addr + uint64(l.TypeDict)
+	if t.dict == 0 {
+		if t.flags&flagStatic == 0 || l.InterpStaticTypes < 0 {
+			return Value{}, ErrNotFound
+		}
+		// A type of the interpreter has its dict in the interpreter's state since 3.12,
+		// at a number that it keeps in the place of its subclasses, counted from 1.
+		var err error
+		if slot, err = in.staticState(t); err != nil {
+			return Value{}, err
+		}
+		slot += uint64(l.StaticDict)
+	}
+	d, err := in.follow(slot, up)
+	if err != nil {
+		return Value{}, err
+	}
+	if d.typ.flags&flagDict == 0 {
+		return Value{}, corrupt(t.addr, "dict of a type")
+	}
+	return d, nil
+}
+
+// staticState returns the address of what the interpreter keeps for a static type.
+func (in *Interp) staticState(t typeInfo) (uint64, error) {
+	l := &in.layout
+	for _, a := range []struct{ off, n int }{
+		{l.InterpStaticTypes, l.InterpStaticCount}, {l.InterpExtTypes, l.InterpExtCount},
+	} {
+		if a.off < 0 || t.subclasses == 0 || t.subclasses > uint64(a.n) {
+			continue
+		}
+		at := in.addr + uint64(a.off) + (t.subclasses-1)*uint64(l.StaticSize)
+		typ, err := in.u64(at + uint64(l.StaticType))
+		if err != nil {
+			return 0, err
+		}
+		if typ == t.addr {
+			return at, nil
+		}
+	}
+	return 0, ErrNotFound
 }
 
 // mro returns the addresses of the class and its bases in lookup order.
@@ -237,10 +280,13 @@ func (v Value) Vars(limit int) ([]Item, error) {
 	items, err := retry(func() ([]Item, error) {
 		if v.isType() {
 			t, err := v.in.typeInfo(v.addr)
-			if err != nil || t.dict == 0 {
+			if err != nil {
 				return nil, err
 			}
-			d, err := v.in.value(t.dict, v.from.add(v.addr+uint64(v.in.layout.TypeDict), t.dict))
+			d, err := v.in.typeDict(t, v.from)
+			if errors.Is(err, ErrNotFound) {
+				return nil, nil
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -94,14 +94,14 @@ func (in *Interp) frames(ts uint64) ([]Frame, error) {
 
 func (in *Interp) frame(addr uint64) (Frame, error) {
 	l := &in.layout
-	code, err := in.follow(addr+uint64(l.FrameCode), nil)
+	code, err := in.followFrame(addr+uint64(l.FrameCode), nil)
 	if err != nil {
 		if errors.Is(err, ErrNotFound) {
 			err = ErrType
 		}
 		return Frame{}, err
 	}
-	if code.TypeName() != "code" {
+	if !code.builtin("code") {
 		return Frame{}, ErrType
 	}
 	name := l.CodeQualname
@@ -149,11 +149,11 @@ func (f Frame) Local(name string) (Value, error) {
 			if s != name {
 				continue
 			}
-			v, err := f.in.follow(f.addr+uint64(l.FrameLocals+8*i), f.code.from)
+			v, err := f.in.followFrame(f.addr+uint64(l.FrameLocals+8*i), f.code.from)
 			if err != nil {
 				return Value{}, err
 			}
-			if v.TypeName() == "cell" { // captured by an inner function
+			if v.builtin("cell") { // captured by an inner function
 				if v, err = f.in.follow(v.addr+uint64(l.CellRef), v.from); err != nil {
 					return Value{}, err
 				}

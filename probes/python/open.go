@@ -21,6 +21,7 @@ type Info struct {
 	Shared   bool   // in a libpython rather than in the executable
 	Stripped bool   // has no symbol table besides the dynamic one
 	Path     string // file that holds the interpreter, as the process sees it
+	Offsets  string // where struct offsets are from, in words
 }
 
 // Interp is the main interpreter of a process.
@@ -28,8 +29,9 @@ type Interp struct {
 	Info
 	mem    Memory
 	layout layout
-	debug  *debugOffsets // 3.13+
-	addr   uint64        // PyInterpreterState
+	addr   uint64 // PyInterpreterState
+
+	published bool // offsets of the interpreter's own structs are as it says itself (3.13+)
 
 	modules   Value
 	nativePID int // id of the main thread in its own PID namespace, 0 if not known

@@ -12,7 +12,7 @@
 // addresses are checked, and lengths, counts and depths are bounded. The result
 // is the value that Python would see, or an error.
 //
-// CPython 3.10 to 3.13 with the global lock, 64-bit, little-endian. Only the main
+// CPython 3.10 to 3.14 with the global lock, 64-bit, little-endian. Only the main
 // interpreter is read, subinterpreters are not.
 //
 // An Interp and its Values may be used by several goroutines at once if the
@@ -43,6 +43,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrType says that the object is of another type than the call needs.
 	ErrType = errors.New("wrong type")
+	// ErrReplaced says that a function runs another code object than it did.
+	ErrReplaced = errors.New("code was replaced")
 	// ErrComputed says that Python code or C code would compute the attribute.
 	ErrComputed = errors.New("attribute is computed")
 	// ErrLimit says that the object is larger than the bound.
@@ -85,12 +87,17 @@ func (m minor) String() string { return fmt.Sprintf("%d.%d", m[0], m[1]) }
 // version has no such member. Patch releases keep them.
 type layout struct {
 	RuntimeMain        int // _PyRuntimeState.interpreters.main
+	RuntimeHead        int // the list of interpreters, newest first
+	InterpID           int
+	InterpNext         int
 	InterpModules      int
 	InterpThreads      int
 	ThreadNativeID     int
 	ThreadNext         int
 	ThreadCFrame       int // 3.11, 3.12: the frame hangs off another struct
 	ThreadFrame        int // in the thread state, or in that struct
+	FrameOwner         int // 3.11+
+	FrameTags          int // 1 if references in frames have tag bits (3.14+)
 	FrameCode          int
 	FramePrevious      int
 	FrameLocals        int
@@ -98,6 +105,28 @@ type layout struct {
 	CodeLocalNames     int
 	CodeName           int
 	CodeFilename       int
+	CodeFlags          int
+	CodeArgCount       int
+	CodeFirstLine      int
+	CodeLocalKinds     int // 3.11+
+	CodeCellVars       int // 3.10
+	CodeFreeVars       int // 3.10
+	FuncCode           int
+	FuncQualname       int
+	FuncDict           int
+	FuncModule         int
+	MethodFunc         int
+	MethodSelf         int
+	CFuncDef           int
+	CFuncSelf          int
+	DescrType          int
+	DescrName          int
+	DescrMethod        int
+	DescrBase          int
+	DescrWrapped       int
+	DefName            int
+	DefFunc            int
+	DefFlags           int
 	TypeName           int
 	TypeBasicSize      int
 	TypeItemSize       int
@@ -106,6 +135,15 @@ type layout struct {
 	TypeMRO            int
 	TypeDictOffset     int
 	TypeDescrSet       int
+	TypeVectorcall     int
+	TypeSubclasses     int // 3.12+, built-in types: their number
+	InterpStaticTypes  int // 3.12+: array of what static types have for each interpreter
+	InterpStaticCount  int
+	InterpExtTypes     int // 3.13+: the same for types of extension modules
+	InterpExtCount     int
+	StaticSize         int // of an element of these arrays
+	StaticType         int
+	StaticDict         int
 	HeapTypeKeys       int
 	VarSize            int
 	ListItems          int
@@ -148,9 +186,11 @@ type layout struct {
 
 // Flags of a type (Include/object.h).
 const (
+	flagStatic       = 1 << 1 // 3.12+
 	flagInlineValues = 1 << 2 // 3.13+
 	flagManagedDict  = 1 << 4 // 3.11+
 	flagHeapType     = 1 << 9
+	flagVectorcall   = 1 << 11
 	flagLong         = 1 << 24
 	flagList         = 1 << 25
 	flagTuple        = 1 << 26
@@ -159,6 +199,10 @@ const (
 	flagDict         = 1 << 29
 	flagType         = 1 << 31
 )
+
+// frameTags are the tag bits of references in frames; both set: a number
+// (Include/internal/pycore_stackref.h).
+const frameTags = 3
 
 // Offsets in PyObject; the same in all supported builds (not Py_TRACE_REFS,
 // which the check on attach finds out).

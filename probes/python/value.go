@@ -1,6 +1,7 @@
 package python
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -43,6 +44,8 @@ type typeInfo struct {
 	mro        uint64
 	dictOffset int64
 	descrSet   uint64
+	vectorcall int64  // offset in instances, if they have one
+	subclasses uint64 // 3.12+, built-in types: their number
 }
 
 // Kind is the kind of object that a Value refers to; a subclass has the kind of
@@ -111,6 +114,32 @@ func firstErr(errs ...error) error {
 	return nil
 }
 
+// followFrame is follow for a reference in a frame, which may have tags.
+func (in *Interp) followFrame(slot uint64, up *chain) (Value, error) {
+	if in.layout.FrameTags == 0 {
+		return in.follow(slot, up)
+	}
+	return retry(func() (Value, error) {
+		word, err := in.u64(slot)
+		if err != nil {
+			return Value{}, err
+		}
+		if word&frameTags == frameTags {
+			return Value{}, corrupt(slot, "tagged number")
+		}
+		addr := word &^ frameTags
+		if addr == 0 {
+			return Value{}, cmp.Or(in.still(up), ErrNotFound)
+		}
+		from := up.add(slot, word)
+		v, err := in.value(addr, from)
+		if err != nil {
+			return Value{}, err
+		}
+		return v, in.still(from)
+	})
+}
+
 // still checks that a chain is as it was.
 func (in *Interp) still(c *chain) error {
 	var addrs, want [maxChain]uint64
@@ -154,7 +183,7 @@ func (in *Interp) typeInfo(addr uint64) (typeInfo, error) {
 	if addr == 0 || addr%8 != 0 {
 		return typeInfo{}, corrupt(addr, "bad address of a type")
 	}
-	buf := make([]byte, l.TypeMRO+8)
+	buf := make([]byte, l.TypeSubclasses+8)
 	if err := in.read(addr, buf); err != nil {
 		return typeInfo{}, err
 	}
@@ -169,6 +198,8 @@ func (in *Interp) typeInfo(addr uint64) (typeInfo, error) {
 		mro:        u64at(buf, l.TypeMRO),
 		dictOffset: int64(u64at(buf, l.TypeDictOffset)),
 		descrSet:   u64at(buf, l.TypeDescrSet),
+		vectorcall: int64(u64at(buf, l.TypeVectorcall)),
+		subclasses: u64at(buf, l.TypeSubclasses),
 	}
 	// The type of a type is a subclass of type. (type is its own type.)
 	meta, err := in.u64(t.meta + uint64(l.TypeFlags))
@@ -209,6 +240,16 @@ func (v Value) Is(w Value) bool { return v.in == w.in && v.addr == w.addr }
 
 // IsNone reports whether v refers to None.
 func (v Value) IsNone() bool { return v.in != nil && v.addr == v.in.none }
+
+// builtin reports whether the object is of exactly this type of the interpreter
+// itself: one of another name or made by a class statement is not.
+func (v Value) builtin(name string) bool {
+	if v.in == nil || v.typ.flags&flagHeapType != 0 {
+		return false
+	}
+	s, err := v.in.cString(v.typ.name)
+	return err == nil && s == name
+}
 
 func (v Value) isType() bool { return v.typ.flags&flagType != 0 }
 

@@ -8,6 +8,9 @@
 #include <string.h>
 #include <structmember.h>
 #include <frameobject.h>
+#if PY_VERSION_HEX >= 0x030e0000
+#include <internal/pycore_interpframe_structs.h>
+#endif
 #if PY_VERSION_HEX < 0x030b0000
 #include <internal/pycore_interp.h>
 #include <internal/pycore_runtime.h>
@@ -47,10 +50,75 @@ static long lowbit(const void *p)
 		F(name, lowbit(&o.state));                                     \
 	} while (0)
 
-int main(void)
+#if PY_VERSION_HEX >= 0x030d0000
+#define D(name, member) printf("\t\t{\"%s\", %ld},\n", name, (long)(offsetof(_Py_DebugOffsets, member) / 8))
+
+// The words of _Py_DebugOffsets that stand for members of layout, and their
+// positions in it.
+static void debug(void)
 {
+	printf("\t{%d, %d}: {Words: %ld, Version: %ld, FreeThreaded: %ld, Fields: []debugField{\n", PY_MAJOR_VERSION,
+	       PY_MINOR_VERSION, (long)(sizeof(_Py_DebugOffsets) / 8), (long)(offsetof(_Py_DebugOffsets, version) / 8),
+	       (long)(offsetof(_Py_DebugOffsets, free_threaded) / 8));
+	D("RuntimeHead", runtime_state.interpreters_head);
+	D("InterpID", interpreter_state.id);
+	D("InterpNext", interpreter_state.next);
+	D("InterpModules", interpreter_state.imports_modules);
+	D("InterpThreads", interpreter_state.threads_head);
+	D("ThreadNext", thread_state.next);
+	D("ThreadFrame", thread_state.current_frame);
+	D("ThreadNativeID", thread_state.native_thread_id);
+	D("FramePrevious", interpreter_frame.previous);
+	D("FrameCode", interpreter_frame.executable);
+	D("FrameLocals", interpreter_frame.localsplus);
+	D("FrameOwner", interpreter_frame.owner);
+	D("CodeFilename", code_object.filename);
+	D("CodeName", code_object.name);
+	D("CodeQualname", code_object.qualname);
+	D("CodeFirstLine", code_object.firstlineno);
+	D("CodeArgCount", code_object.argcount);
+	D("CodeLocalNames", code_object.localsplusnames);
+	D("CodeLocalKinds", code_object.localspluskinds);
+	D("ObjectType", pyobject.ob_type);
+	D("TypeName", type_object.tp_name);
+	D("TypeFlags", type_object.tp_flags);
+	D("TupleItems", tuple_object.ob_item);
+	D("VarSize", tuple_object.ob_size);
+	D("ListItems", list_object.ob_item);
+	D("DictKeys", dict_object.ma_keys);
+	D("DictValues", dict_object.ma_values);
+	D("FloatValue", float_object.ob_fval);
+	D("LongTag", long_object.lv_tag);
+	D("LongDigits", long_object.ob_digit);
+	D("BytesData", bytes_object.ob_sval);
+	D("StrState", unicode_object.state);
+	D("StrLength", unicode_object.length);
+	D("StrASCIISize", unicode_object.asciiobject_size);
+#if PY_VERSION_HEX >= 0x030e0000
+	D("SetUsed", set_object.used);
+	D("SetTable", set_object.table);
+	D("SetMask", set_object.mask);
+#endif
+	printf("\t}},\n");
+}
+#else
+static void debug(void)
+{
+}
+#endif
+
+int main(int argc, char **argv)
+{
+	(void)argv;
+	if (argc > 1) {
+		debug();
+		return 0;
+	}
 	printf("\t{%d, %d}: {\n", PY_MAJOR_VERSION, PY_MINOR_VERSION);
 	O(RuntimeMain, _PyRuntimeState, interpreters.main);
+	O(RuntimeHead, _PyRuntimeState, interpreters.head);
+	O(InterpID, PyInterpreterState, id);
+	O(InterpNext, PyInterpreterState, next);
 #if PY_VERSION_HEX >= 0x030c0000
 	O(InterpModules, PyInterpreterState, imports.modules);
 #else
@@ -74,6 +142,16 @@ int main(void)
 	NONE(ThreadCFrame);
 	O(ThreadFrame, PyThreadState, frame);
 #endif
+#if PY_VERSION_HEX >= 0x030b0000
+	O(FrameOwner, _PyInterpreterFrame, owner);
+#else
+	NONE(FrameOwner);
+#endif
+#if PY_VERSION_HEX >= 0x030e0000
+	F(FrameTags, 1); // references in frames are tagged (pycore_stackref.h)
+#else
+	F(FrameTags, 0);
+#endif
 #if PY_VERSION_HEX >= 0x030d0000
 	O(FrameCode, _PyInterpreterFrame, f_executable);
 #elif PY_VERSION_HEX >= 0x030b0000
@@ -94,6 +172,34 @@ int main(void)
 #endif
 	O(CodeName, PyCodeObject, co_name);
 	O(CodeFilename, PyCodeObject, co_filename);
+	O(CodeFlags, PyCodeObject, co_flags);
+	O(CodeArgCount, PyCodeObject, co_argcount);
+	O(CodeFirstLine, PyCodeObject, co_firstlineno);
+#if PY_VERSION_HEX >= 0x030b0000
+	O(CodeLocalKinds, PyCodeObject, co_localspluskinds);
+	NONE(CodeCellVars);
+	NONE(CodeFreeVars);
+#else
+	NONE(CodeLocalKinds);
+	O(CodeCellVars, PyCodeObject, co_cellvars);
+	O(CodeFreeVars, PyCodeObject, co_freevars);
+#endif
+	O(FuncCode, PyFunctionObject, func_code);
+	O(FuncQualname, PyFunctionObject, func_qualname);
+	O(FuncDict, PyFunctionObject, func_dict);
+	O(FuncModule, PyFunctionObject, func_module);
+	O(MethodFunc, PyMethodObject, im_func);
+	O(MethodSelf, PyMethodObject, im_self);
+	O(CFuncDef, PyCFunctionObject, m_ml);
+	O(CFuncSelf, PyCFunctionObject, m_self);
+	O(DescrType, PyDescrObject, d_type);
+	O(DescrName, PyDescrObject, d_name);
+	O(DescrMethod, PyMethodDescrObject, d_method);
+	O(DescrBase, PyWrapperDescrObject, d_base);
+	O(DescrWrapped, PyWrapperDescrObject, d_wrapped);
+	O(DefName, PyMethodDef, ml_name);
+	O(DefFunc, PyMethodDef, ml_meth);
+	O(DefFlags, PyMethodDef, ml_flags);
 
 	O(TypeName, PyTypeObject, tp_name);
 	O(TypeBasicSize, PyTypeObject, tp_basicsize);
@@ -103,6 +209,33 @@ int main(void)
 	O(TypeMRO, PyTypeObject, tp_mro);
 	O(TypeDictOffset, PyTypeObject, tp_dictoffset);
 	O(TypeDescrSet, PyTypeObject, tp_descr_set);
+	O(TypeVectorcall, PyTypeObject, tp_vectorcall_offset);
+	O(TypeSubclasses, PyTypeObject, tp_subclasses);
+#if PY_VERSION_HEX >= 0x030d0000
+	O(InterpStaticTypes, PyInterpreterState, types.builtins.initialized);
+	F(InterpStaticCount, _Py_MAX_MANAGED_STATIC_BUILTIN_TYPES);
+	O(InterpExtTypes, PyInterpreterState, types.for_extensions.initialized);
+	F(InterpExtCount, _Py_MAX_MANAGED_STATIC_EXT_TYPES);
+	F(StaticSize, sizeof(managed_static_type_state));
+	O(StaticType, managed_static_type_state, type);
+	O(StaticDict, managed_static_type_state, tp_dict);
+#elif PY_VERSION_HEX >= 0x030c0000
+	O(InterpStaticTypes, PyInterpreterState, types.builtins);
+	F(InterpStaticCount, _Py_MAX_STATIC_BUILTIN_TYPES);
+	NONE(InterpExtTypes);
+	NONE(InterpExtCount);
+	F(StaticSize, sizeof(static_builtin_state));
+	O(StaticType, static_builtin_state, type);
+	O(StaticDict, static_builtin_state, tp_dict);
+#else
+	NONE(InterpStaticTypes);
+	NONE(InterpStaticCount);
+	NONE(InterpExtTypes);
+	NONE(InterpExtCount);
+	NONE(StaticSize);
+	NONE(StaticType);
+	NONE(StaticDict);
+#endif
 	O(HeapTypeKeys, PyHeapTypeObject, ht_cached_keys);
 
 	O(VarSize, PyVarObject, ob_size);
