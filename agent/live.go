@@ -158,12 +158,14 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	if err := put(clockRecord()); err != nil {
 		return err
 	}
-	err := l.read(ctx, put)
-	return errors.Join(err, l.drain(put))
+	peeks := startPeeking(ctx, l.Engine)
+	err := l.read(ctx, peeks, put)
+	peeks.end()
+	return errors.Join(err, peeks.take(put), l.drain(put))
 }
 
 // read reads until ctx ends or nothing is attached any more.
-func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
+func (l *Live) read(ctx context.Context, peeks *peeking, put func(*event.Record) error) error {
 	var rec event.Record
 	rd := l.objs.Reader()
 	nextClock := bpf.Monotonic() + uint64(clockEvery)
@@ -184,6 +186,9 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 			l.bad++
 		default:
 			return fmt.Errorf("reading kernel records: %w", err)
+		}
+		if err := peeks.take(put); err != nil {
+			return err
 		}
 		if now >= nextClock {
 			nextClock, nextLoss = now+uint64(clockEvery), now+uint64(lossEvery)

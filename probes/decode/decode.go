@@ -12,6 +12,7 @@ import (
 	"inferspan/correlate/signal"
 	"inferspan/probes/engine/vllm"
 	httptap "inferspan/probes/http"
+	"inferspan/probes/note"
 	"inferspan/probes/target"
 	"inferspan/probes/wire"
 )
@@ -27,6 +28,8 @@ type messages interface {
 	// Message is called for a message that an engine core sent or received, and
 	// for a receipt in a front end.
 	Message(m *wire.Message, emit func(signal.Signal))
+	// Note is called for a note about one of the engine's processes.
+	Note(r *event.Record, emit func(signal.Signal))
 	// Dropped returns messages that could not be read, by reason.
 	Dropped() []signal.LossCount
 }
@@ -58,7 +61,8 @@ type Decoder struct {
 		exit  signal.ProcessExit
 		loss  signal.Loss
 	}
-	unknown uint64 // records of processes that no engine claims
+	unknown  uint64 // records of processes that no engine claims
+	badNotes uint64
 }
 
 type engine struct {
@@ -115,6 +119,8 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 		d.asm.Put(r, func(m *wire.Message) { e.msg.Message(m, emit) })
 	case event.KindHTTP:
 		d.http.Put(r, emit)
+	case event.KindNote:
+		d.note(r, emit)
 	case event.KindExit:
 		d.asm.Put(r, func(*wire.Message) {})
 		d.http.Put(r, emit)
@@ -123,6 +129,26 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 			emit(&d.sig.exit)
 			delete(d.engine, r.PID)
 		}
+	}
+}
+
+// note passes on what the agent read besides the records of the kernel.
+func (d *Decoder) note(r *event.Record, emit func(signal.Signal)) {
+	e := d.engine[r.PID]
+	if e == nil {
+		d.unknown++
+		return
+	}
+	if note.Kind(r.Note) == note.KindProbe {
+		p, err := note.Get[note.Probe](r)
+		if err != nil {
+			d.badNotes++
+			return
+		}
+		emit(&signal.ProbeChange{At: signal.Mono(r.Time), Engine: e.id, PID: r.PID, Probe: p.Detail, Active: p.Active, Reason: p.Reason})
+	}
+	if e.msg != nil {
+		e.msg.Note(r, emit)
 	}
 }
 
@@ -146,7 +172,7 @@ func (d *Decoder) loss(r *event.Record, emit func(signal.Signal)) {
 
 // Dropped returns what decoding had to leave out so far, by reason.
 func (d *Decoder) Dropped() []signal.LossCount {
-	out := []signal.LossCount{{Reason: "unknown_process", N: d.unknown}}
+	out := []signal.LossCount{{Reason: "unknown_process", N: d.unknown}, {Reason: "note_broken", N: d.badNotes}}
 	for i, n := range d.asm.Stats().Dropped {
 		out = append(out, signal.LossCount{Reason: "message_" + wire.Drop(i).String(), N: n})
 	}

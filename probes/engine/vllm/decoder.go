@@ -43,12 +43,14 @@ type Stats struct {
 	NotOurs   uint64 // messages of other kinds
 	Broken    uint64 // messages that should be read and could not be
 	Truncated uint64 // messages read without what the kernel side left out
+	Peeked    uint64 // requests in notes
 }
 
 // Decoder reads the messages of one engine. It is deterministic and must be used
 // by one goroutine at a time. What it hands to emit is valid only during that call.
 type Decoder struct {
 	engine   signal.EngineID
+	version  string
 	schema   *schema
 	tokens   bool
 	defaults signal.Param
@@ -70,6 +72,7 @@ type Decoder struct {
 	ids       []int64
 	logprobs  []float64
 	sched     signal.SchedulerStats
+	peeked    signal.RequestPeeked
 }
 
 // core is what is known of one engine core process.
@@ -87,7 +90,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
-	d := &Decoder{engine: e.ID, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
+	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
 		facts: map[uint32]int{}, cores: map[uint32]*core{}}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {

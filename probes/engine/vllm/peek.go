@@ -1,0 +1,328 @@
+package vllm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"inferspan/probes/note"
+	"inferspan/probes/python"
+)
+
+// Bounds of looks at a core. A core has as many requests as clients send; those
+// beyond the bound become known by their outputs.
+const (
+	maxPeeked  = 1 << 14
+	maxEvents  = 1 << 10 // of one request: two, and one more for each preemption
+	maxHeaders = 1 << 8  // trace headers of a request
+	countTries = 20      // looks for a moment between two updates
+	maxStatus  = 1 << 8  // members of the enum of states
+	noneOf     = ""
+)
+
+// Peeker looks into the memory of one engine core, without stopping it. It must be
+// used by one goroutine at a time.
+type Peeker struct {
+	in     *python.Interp
+	config python.Value // VllmConfig
+	core   python.Value // EngineCore
+	sched  python.Value
+	log    python.Value // log_stats, zero if there is none
+	status map[int64]string
+	events map[int64]string
+}
+
+// ErrNoCore says that a process has no engine core that can be found yet.
+var ErrNoCore = errors.New("no engine core")
+
+// NewPeeker finds the engine core of a process. Errors: ErrNoCore (a core that
+// starts has none yet), and those of package python.
+func NewPeeker(in *python.Interp) (*Peeker, error) {
+	p := &Peeker{in: in}
+	frames, err := in.MainFrames()
+	if err != nil {
+		return nil, fmt.Errorf("finding the engine core: %w", err)
+	}
+	for _, f := range frames {
+		if core, ok := coreOf(f); ok {
+			p.core = core
+			break
+		}
+	}
+	if p.core.Addr() == 0 {
+		return nil, ErrNoCore
+	}
+	if p.sched, err = p.core.Attr("scheduler"); err != nil {
+		return nil, fmt.Errorf("finding the scheduler: %w", err)
+	}
+	if p.config, err = p.core.Attr("vllm_config"); err != nil {
+		if p.config, err = p.sched.Attr("vllm_config"); err != nil {
+			return nil, fmt.Errorf("finding the configuration: %w", err)
+		}
+	}
+	if v, err := p.sched.Attr("log_stats"); err == nil {
+		p.log = v
+	}
+	p.status = members(in, "vllm.v1.request", "RequestStatus")
+	p.events = members(in, "vllm.v1.engine", "EngineCoreEventType")
+	return p, nil
+}
+
+// coreOf finds the engine core that a frame works for: the variable of the
+// function that runs a core's process, or, where the engine is part of the
+// program, that of the methods on the way to it.
+func coreOf(f python.Frame) (python.Value, bool) {
+	if !strings.Contains(f.File, "vllm/") {
+		return python.Value{}, false
+	}
+	name := f.Name[strings.LastIndexByte(f.Name, '.')+1:]
+	if name == "run_engine_core" {
+		v, err := f.Local("engine_core")
+		return v, err == nil && !v.IsNone()
+	}
+	self, err := f.Local("self")
+	if err != nil {
+		return python.Value{}, false
+	}
+	return coreFrom(self)
+}
+
+// coreFrom follows the attributes that lead from the objects of the library's
+// interface to the engine core in the same process.
+func coreFrom(v python.Value) (python.Value, bool) {
+	for _, attr := range []string{"llm_engine", "engine_core", "engine_core"} {
+		if _, err := v.Attr("scheduler"); err == nil {
+			break
+		}
+		if next, err := v.Attr(attr); err == nil && !next.IsNone() {
+			v = next
+		}
+	}
+	s, err := v.Attr("scheduler")
+	if err != nil {
+		return python.Value{}, false
+	}
+	_, err = s.Attr("running")
+	return v, err == nil
+}
+
+// members reads the names of an enum by value; nil if it cannot be read.
+func members(in *python.Interp, module, class string) map[int64]string {
+	c, err := in.Path(module, class)
+	if err != nil {
+		return nil
+	}
+	items, err := c.EnumMembers(maxStatus)
+	if err != nil {
+		return nil
+	}
+	out := make(map[int64]string, len(items))
+	for _, it := range items {
+		k, kerr := it.Key.Str()
+		n, nerr := it.Value.Int()
+		if kerr == nil && nerr == nil {
+			out[n] = k
+		}
+	}
+	return out
+}
+
+// Config reads what the core was configured with. What cannot be read is named in
+// the note.
+func (p *Peeker) Config() note.Config {
+	r := reading{missing: make(map[string]string)}
+	c := note.Config{
+		Model:            get(&r, "model", python.Value.Str, p.config, "model_config", "model"),
+		MaxModelLen:      get(&r, "max_model_len", python.Value.Int, p.config, "model_config", "max_model_len"),
+		MaxSeqs:          get(&r, "max_seqs", python.Value.Int, p.config, "scheduler_config", "max_num_seqs"),
+		MaxBatchedTokens: get(&r, "max_batched_tokens", python.Value.Int, p.config, "scheduler_config", "max_num_batched_tokens"),
+		ChunkedPrefill:   get(&r, "chunked_prefill", python.Value.Bool, p.config, "scheduler_config", "enable_chunked_prefill"),
+		Policy:           get(&r, "policy", python.Value.Str, p.config, "scheduler_config", "policy"),
+		BlockSize:        get(&r, "block_size", python.Value.Int, p.config, "cache_config", "block_size"),
+		PrefixCaching:    get(&r, "prefix_caching", python.Value.Bool, p.config, "cache_config", "enable_prefix_caching"),
+		TensorParallel:   get(&r, "tensor_parallel", python.Value.Int, p.config, "parallel_config", "tensor_parallel_size"),
+		PipelineParallel: get(&r, "pipeline_parallel", python.Value.Int, p.config, "parallel_config", "pipeline_parallel_size"),
+		DataParallel:     get(&r, "data_parallel", python.Value.Int, p.config, "parallel_config", "data_parallel_size"),
+	}
+	if c.AsyncScheduling = get(&r, "async_scheduling", python.Value.Bool, p.config, "scheduler_config", "async_scheduling"); c.AsyncScheduling == nil {
+		// Before it is decided the option may be None; the core has the outcome.
+		c.AsyncScheduling = get(&r, "async_scheduling", python.Value.Bool, p.core, "async_scheduling")
+	}
+	c.LogStats = get(&r, "log_stats", python.Value.Bool, p.log)
+	if b, err := p.blocks(); err == nil {
+		c.Blocks = b
+	} else {
+		r.miss("blocks", err)
+	}
+	if spec, none := r.part("spec_method", p.config, "speculative_config"); none {
+		c.SpecMethod, c.SpecTokens = ptr(noneOf), ptr(int64(0))
+	} else if spec.Addr() != 0 {
+		c.SpecMethod = get(&r, "spec_method", python.Value.Str, spec, "method")
+		c.SpecTokens = get(&r, "spec_tokens", python.Value.Int, spec, "num_speculative_tokens")
+	}
+	if kv, none := r.part("kv_connector", p.config, "kv_transfer_config"); none {
+		c.KVConnector = ptr(noneOf)
+	} else if kv.Addr() != 0 {
+		if _, none := r.part("kv_connector", kv, "kv_connector"); none {
+			c.KVConnector = ptr(noneOf)
+		} else {
+			c.KVConnector = get(&r, "kv_connector", python.Value.Str, kv, "kv_connector")
+			c.KVRole = get(&r, "kv_role", python.Value.Str, kv, "kv_role")
+		}
+	}
+	if lora, none := r.part("lora", p.config, "lora_config"); none || lora.Addr() != 0 {
+		c.LoRA = ptr(!none)
+	}
+	if len(r.missing) > 0 {
+		c.Missing = r.missing
+	}
+	return c
+}
+
+// reading collects what could not be read.
+type reading struct{ missing map[string]string }
+
+func (r *reading) miss(name string, err error) {
+	if r.missing != nil {
+		r.missing[name] = err.Error()
+	}
+}
+
+// get reads one value; nil if it cannot be read, or is None.
+func get[T any](r *reading, name string, as func(python.Value) (T, error), v python.Value, path ...string) *T {
+	v, err := v.Path(path...)
+	if err == nil && v.Addr() != 0 && v.IsNone() {
+		return nil
+	}
+	if err == nil {
+		var t T
+		if t, err = as(v); err == nil {
+			delete(r.missing, name)
+			return &t
+		}
+	}
+	r.miss(name, err)
+	return nil
+}
+
+// part follows a path to an object that may be None.
+func (r *reading) part(name string, v python.Value, path ...string) (part python.Value, none bool) {
+	v, err := v.Path(path...)
+	if err != nil {
+		r.miss(name, err)
+		return python.Value{}, false
+	}
+	if v.IsNone() {
+		return python.Value{}, true
+	}
+	return v, false
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// pools are the places of the pool of KV blocks (0.9 on; before that).
+var pools = [][]string{
+	{"kv_cache_manager", "block_pool"},
+	{"kv_cache_manager", "coordinator", "block_pool"},
+}
+
+func (p *Peeker) pool() (python.Value, error) {
+	var first error
+	for _, path := range pools {
+		v, err := p.sched.Path(path...)
+		if err == nil {
+			return v, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return python.Value{}, first
+}
+
+func (p *Peeker) blocks() (*int64, error) {
+	pool, err := p.pool()
+	if err != nil {
+		return nil, err
+	}
+	v, err := pool.Attr("num_gpu_blocks")
+	if err != nil {
+		return nil, err
+	}
+	n, err := v.Int()
+	return &n, err
+}
+
+// State reads the state of the core; what cannot be read now is left out. The
+// error says that nothing could.
+func (p *Peeker) State() (note.State, error) {
+	var s note.State
+	r := reading{}
+	var err error
+	if s.Running, err = p.length("running"); err != nil {
+		return s, fmt.Errorf("reading the state of the scheduler: %w", err)
+	}
+	s.Step = get(&r, "", python.Value.Int, p.sched, "current_step")
+	s.Waiting, s.Deferred = p.waiting()
+	if pool, err := p.pool(); err == nil {
+		s.Blocks = get(&r, "", python.Value.Int, pool, "num_gpu_blocks")
+		s.FreeBlocks = get(&r, "", python.Value.Int, pool, "free_block_queue", "num_free_blocks")
+	}
+	return s, nil
+}
+
+// waiting gives the requests that wait for their turn and those put off, as the
+// engine counts them: 0.32 has all of them in two queues and those put off in a
+// set as well, earlier versions have the latter in a queue of their own or
+// nowhere.
+func (p *Peeker) waiting() (waiting, deferred *int64) {
+	n, err := p.length("waiting")
+	if err != nil {
+		return nil, nil
+	}
+	switch holding, err := p.length("kv_holding_waiting"); {
+	case err == nil:
+		*n += *holding
+		d, err := p.length("deferred_waiting")
+		if err != nil || *d > *n {
+			return nil, nil // read at different moments
+		}
+		*n -= *d
+		return n, d
+	case !errors.Is(err, python.ErrNotFound):
+		return nil, nil
+	}
+	if d, err := p.length("skipped_waiting"); err == nil {
+		return n, d
+	}
+	return n, nil
+}
+
+// length gives the number of elements of one of the scheduler's containers.
+func (p *Peeker) length(name string) (*int64, error) {
+	v, err := p.sched.Attr(name)
+	if err != nil {
+		return nil, err
+	}
+	n, err := size(v)
+	if err != nil {
+		return nil, err
+	}
+	return ptr(int64(n)), nil
+}
+
+// size gives the length of a list, set, deque or PriorityRequestQueue.
+func size(v python.Value) (int, error) {
+	n, err := v.Len()
+	if !errors.Is(err, python.ErrType) {
+		return n, err
+	}
+	if n, err = v.DequeLen(); !errors.Is(err, python.ErrType) {
+		return n, err
+	}
+	heap, err := v.Attr("_heap")
+	if err != nil {
+		return 0, err
+	}
+	return heap.Len()
+}

@@ -1,0 +1,164 @@
+// Package note holds what the agent writes into the stream of records besides
+// what comes from the kernel: what it read from an engine's memory, and what
+// became of probes. A replay has them at the same places.
+//
+// A note is JSON, so that fields can be added. Its record has the process that it
+// is about and when it was true. Notes have no texts and no token ids.
+package note
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"inferspan/bpf/event"
+)
+
+// Kind is the number of a kind of note.
+type Kind uint32
+
+// Kinds.
+const (
+	KindConfig   Kind = 1 // Config
+	KindRequests Kind = 2 // Requests
+	KindState    Kind = 3 // State
+	KindProbe    Kind = 4 // Probe
+)
+
+// Config is what an engine core was configured with. Fields that are nil could
+// not be read, or the version has no such thing.
+type Config struct {
+	Model            *string `json:"model,omitempty"`
+	MaxModelLen      *int64  `json:"max_model_len,omitempty"`
+	MaxSeqs          *int64  `json:"max_seqs,omitempty"`
+	MaxBatchedTokens *int64  `json:"max_batched_tokens,omitempty"`
+	BlockSize        *int64  `json:"block_size,omitempty"`
+	Blocks           *int64  `json:"blocks,omitempty"`
+	TensorParallel   *int64  `json:"tensor_parallel,omitempty"`
+	PipelineParallel *int64  `json:"pipeline_parallel,omitempty"`
+	DataParallel     *int64  `json:"data_parallel,omitempty"`
+	PrefixCaching    *bool   `json:"prefix_caching,omitempty"`
+	ChunkedPrefill   *bool   `json:"chunked_prefill,omitempty"`
+	AsyncScheduling  *bool   `json:"async_scheduling,omitempty"`
+	LogStats         *bool   `json:"log_stats,omitempty"`
+	Policy           *string `json:"policy,omitempty"`
+	SpecMethod       *string `json:"spec_method,omitempty"` // "" is none
+	SpecTokens       *int64  `json:"spec_tokens,omitempty"`
+	KVConnector      *string `json:"kv_connector,omitempty"` // "" is none
+	KVRole           *string `json:"kv_role,omitempty"`
+	LoRA             *bool   `json:"lora,omitempty"`
+	// Missing says what could not be read, and why.
+	Missing map[string]string `json:"missing,omitempty"`
+}
+
+// Requests are requests that a core had. Many come in several notes.
+type Requests struct {
+	Requests []Request `json:"requests"`
+}
+
+// Request is a request in a core, in the engine's own words.
+type Request struct {
+	ID          string   `json:"id"`
+	Client      *int64   `json:"client,omitempty"`
+	Arrival     *int64   `json:"arrival,omitempty"` // wall time, ns
+	Status      string   `json:"status,omitempty"`  // name of the member of the engine's enum
+	Prompt      *int64   `json:"prompt,omitempty"`  // tokens
+	Computed    *int64   `json:"computed,omitempty"`
+	Output      *int64   `json:"output,omitempty"` // tokens as of the time of the note
+	Cached      *int64   `json:"cached,omitempty"`
+	Preemptions *int64   `json:"preemptions,omitempty"`
+	Pooling     bool     `json:"pooling,omitempty"`
+	TraceParent string   `json:"traceparent,omitempty"`
+	Params      *Params  `json:"params,omitempty"`
+	Events      []Event  `json:"events,omitempty"`
+	Missing     []string `json:"missing,omitempty"` // what could not be read
+}
+
+// Params are sampling parameters.
+type Params struct {
+	Temperature *float64 `json:"temperature,omitempty"`
+	TopP        *float64 `json:"top_p,omitempty"`
+	TopK        *int64   `json:"top_k,omitempty"`
+	MaxTokens   *int64   `json:"max_tokens,omitempty"`
+	N           *int64   `json:"n,omitempty"`
+	Logprobs    bool     `json:"logprobs,omitempty"`
+	HasStop     bool     `json:"has_stop,omitempty"`
+}
+
+// Event is a state change that the engine stamped.
+type Event struct {
+	Type string `json:"type"` // name of the member of the engine's enum
+	At   int64  `json:"at"`   // CLOCK_MONOTONIC, ns
+}
+
+// State is the state of a core.
+type State struct {
+	Running    *int64 `json:"running,omitempty"`
+	Waiting    *int64 `json:"waiting,omitempty"`
+	Deferred   *int64 `json:"deferred,omitempty"`
+	FreeBlocks *int64 `json:"free_blocks,omitempty"`
+	Blocks     *int64 `json:"blocks,omitempty"` // of the pool, with the one set aside
+	Step       *int64 `json:"step,omitempty"`
+}
+
+// Probe tells what became of the probes for a kind of detail in a process.
+type Probe struct {
+	Detail string `json:"detail"` // "steps"
+	Active bool   `json:"active"`
+	Reason string `json:"reason,omitempty"` // why not active
+	// Plans names the capture plans of the detail by the numbers in their records.
+	Plans map[uint32]string `json:"plans,omitempty"`
+}
+
+// Put makes the record of a note. at is CLOCK_MONOTONIC, ns. The error is that of
+// encoding, or that the note is larger than a record can be.
+func Put(k Kind, pid uint32, at uint64, v any) (*event.Record, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a note: %w", err)
+	}
+	if len(b) > event.MaxData {
+		return nil, fmt.Errorf("encoding a note: %d bytes are over the limit of %d", len(b), event.MaxData)
+	}
+	return &event.Record{Header: event.Header{Time: at, Kind: event.KindNote, PID: pid}, Note: uint32(k), Data: b}, nil
+}
+
+// Get reads a note of the type that belongs to its kind.
+func Get[T any](r *event.Record) (T, error) {
+	var v T
+	if err := json.Unmarshal(r.Data, &v); err != nil {
+		return v, fmt.Errorf("reading a note of kind %d: %w", r.Note, err)
+	}
+	return v, nil
+}
+
+// PutRequests makes the records of requests, as many as are needed.
+func PutRequests(pid uint32, at uint64, reqs []Request) ([]*event.Record, error) {
+	const aim = event.MaxData / 2
+	var out []*event.Record
+	from, size := 0, 0
+	flush := func(to int) error {
+		if to == from {
+			return nil
+		}
+		r, err := Put(KindRequests, pid, at, Requests{Requests: reqs[from:to]})
+		if err != nil {
+			return err
+		}
+		out = append(out, r)
+		from, size = to, 0
+		return nil
+	}
+	for i := range reqs {
+		b, err := json.Marshal(&reqs[i])
+		if err != nil {
+			return nil, fmt.Errorf("encoding a note: %w", err)
+		}
+		if size+len(b) > aim {
+			if err := flush(i); err != nil {
+				return nil, err
+			}
+		}
+		size += len(b) + 1
+	}
+	return out, flush(len(reqs))
+}
