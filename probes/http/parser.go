@@ -80,7 +80,6 @@ type parsed struct {
 
 	json     scanner
 	readBody bool // the body is JSON that we read
-	reqOver  bool // longer than MaxBody
 	req      requestFields
 	seen     int64 // bytes of the request's body
 	reqText  text

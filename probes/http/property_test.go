@@ -406,6 +406,33 @@ func TestRedactorNeverLeaks(t *testing.T) {
 	}
 }
 
+// Of heads only what decoding needs and what describes the software is kept.
+func TestRedactorHeads(t *testing.T) {
+	const (
+		request = "POST /v1/completions?user=ann&x= HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 10.1.2.3\r\nX-User-Email: ann@example.org\r\n" +
+			"Referer: http://intra/ann\r\nContent-Type: application/json\r\nContent-Length: 2\r\nTraceParent: 00-a\r\n\r\n{}"
+		kept = "POST /v1/completions?user=xxx&x= HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: xxxxxxxx\r\nX-User-Email: xxxxxxxxxxxxxxx\r\n" +
+			"Referer: xxxxxxxxxxxxxxxx\r\nContent-Type: application/json\r\nContent-Length: 2\r\nTraceParent: 00-a\r\n\r\n{}"
+		answer     = "HTTP/1.1 200 OK\r\nServer: uvicorn\r\nX-Trace-User: ann\r\nContent-Length: 0\r\n\r\n"
+		answerKept = "HTTP/1.1 200 OK\r\nServer: uvicorn\r\nX-Trace-User: xxx\r\nContent-Length: 0\r\n\r\n"
+	)
+	w := &wire{conn: 1}
+	for i := range uint64(3) {
+		w.read(2*i+1, request)
+		w.write(2*i+2, answer)
+	}
+	rnd := rand.New(rand.NewPCG(10, 10))
+	for range 100 {
+		out := redact(split(rnd, w.out))
+		if got := joined(out, event.HTTPRead); got != strings.Repeat(kept, 3) {
+			t.Fatalf("got\n%s", got)
+		}
+		if got := joined(out, event.HTTPWrite); got != strings.Repeat(answerKept, 3) {
+			t.Fatalf("got\n%s", got)
+		}
+	}
+}
+
 // Without gaps a redacted recording says the same, but for the contents.
 func TestRedactorKeepsSignals(t *testing.T) {
 	same := func(t *testing.T, name string, records []event.Record) {

@@ -15,8 +15,11 @@ import (
 // after it. Other bodies, and all that has no known place after a gap, become 'x'
 // altogether, so that a parser finds less there than in the original.
 //
-// It must see the records of a connection in order. Heads are left alone: use a
-// Scrubber first.
+// Of heads it keeps the path and the values of the headers that a parser needs or
+// that describe the software; all others become 'x', as do the values of query
+// parameters.
+//
+// It must see the records of a connection in order.
 type Redactor struct{ tap tap }
 
 // NewRedactor returns a Redactor that has seen nothing yet.
@@ -30,19 +33,43 @@ func NewRedactor() *Redactor {
 func (r *Redactor) Put(rec *event.Record) { r.tap.put(rec) }
 
 func (r *Redactor) open(*conn) bool                              { return true }
-func (r *Redactor) headBytes(*conn, uint8, []byte, bool)         {}
-func (r *Redactor) headGap(*conn, uint8)                         {}
 func (r *Redactor) requestEnd(*conn, *exchange)                  {}
 func (r *Redactor) end(*conn, *exchange, signal.Outcome, uint64) {}
 func (r *Redactor) stray(_ *conn, _ uint8, b []byte)             { fill(b) }
 func (r *Redactor) requestBody(_ *conn, x *exchange, b []byte)   { x.blank[0].feed(b) }
 func (r *Redactor) responseBody(_ *conn, x *exchange, b []byte)  { x.blank[1].feed(b) }
 
-func (r *Redactor) request(_ *conn, x *exchange, h *head) {
+// sharedHeaders are those whose values may be shared.
+var sharedHeaders = map[string]bool{
+	"accept": true, "accept-encoding": true, "accept-language": true, "allow": true, "cache-control": true, "connection": true,
+	"content-encoding": true, "content-length": true, "content-type": true, "date": true, "expect": true, "host": true,
+	"keep-alive": true, "retry-after": true, "server": true, "te": true, "traceparent": true, "tracestate": true,
+	"trailer": true, "transfer-encoding": true, "upgrade": true, "user-agent": true, "vary": true, "x-request-id": true,
+}
+
+var sharedOnly = headRule{
+	header: func(name []byte) bool { return !sharedHeaders[string(name)] },
+	param:  func([]byte) bool { return true },
+}
+
+func (r *Redactor) headBytes(c *conn, dir uint8, b []byte, first bool) {
+	st := c.scrubber(dir)
+	if first {
+		st.begin(dir)
+	}
+	st.scrub(b, &sharedOnly)
+}
+
+// headGap: what comes next may belong to a value.
+func (r *Redactor) headGap(c *conn, dir uint8) { c.scrubber(dir).at = scrubSecret }
+
+func (r *Redactor) request(c *conn, x *exchange, h *head) {
+	c.scrub[0] = scrubState{}
 	x.blank[0].start(h)
 }
 
-func (r *Redactor) response(_ *conn, x *exchange, h *head) {
+func (r *Redactor) response(c *conn, x *exchange, h *head) {
+	c.scrub[1] = scrubState{}
 	x.blank[1].start(h)
 }
 

@@ -34,10 +34,10 @@ func joined(records []event.Record, dir uint8) string {
 func TestScrub(t *testing.T) {
 	const body = `{"messages":"Authorization: Bearer body\r\nAuthorization: kept\r\n"}`
 	request := "POST /v1/chat/completions?api_key=abc&x=1&TOKEN=d%20e&keyword=k HTTP/1.1\r\nHost: h\r\nAUTHORIZATION: Bearer sk-1\r\n" +
-		"Cookie:a=b; c=d\r\n folded\r\nX-Api-Key:\tk\r\napi-key : z\r\nProxy-Authorization: Basic Zm9v\r\nX-Authorization-Not: keep\r\nEmpty:\r\n" +
+		"Cookie:a=b; c=d\r\n folded\r\nX-Api-Key:\tk\r\napi-key : z\r\nProxy-Authorization: Basic Zm9v\r\nX-Author: keep\r\nX-Amz-Security-Token: t1\r\nOcp-Apim-Subscription-Key: k2\r\nEmpty:\r\n" +
 		fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body)
 	scrubbed := "POST /v1/chat/completions?api_key=xxx&x=1&TOKEN=xxxxx&keyword=k HTTP/1.1\r\nHost: h\r\nAUTHORIZATION: xxxxxx xxxx\r\n" +
-		"Cookie:xxxx xxx\r\n xxxxxx\r\nX-Api-Key:\tx\r\napi-key : x\r\nProxy-Authorization: xxxxx xxxx\r\nX-Authorization-Not: keep\r\nEmpty:\r\n" +
+		"Cookie:xxxx xxx\r\n xxxxxx\r\nX-Api-Key:\tx\r\napi-key : x\r\nProxy-Authorization: xxxxx xxxx\r\nX-Author: keep\r\nX-Amz-Security-Token: xx\r\nOcp-Apim-Subscription-Key: xx\r\nEmpty:\r\n" +
 		fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body)
 	response := withLength("HTTP/1.1 200 OK\r\nSet-Cookie: id=1; Path=/\r\nx: y\r\n", "Set-Cookie: kept")
 	answered := withLength("HTTP/1.1 200 OK\r\nSet-Cookie: xxxxx xxxxxx\r\nx: y\r\n", "Set-Cookie: kept")
@@ -94,13 +94,28 @@ func TestScrubLost(t *testing.T) {
 			w.write(2, "HTTP/1.1 101 Switching\r\n\r\n")
 			w.read(3, head)
 		}},
+		{"after lost bytes of a chunked body", func(w *wire) {
+			w.read(1, "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")
+			w.skip(event.HTTPRead, 9)
+			w.read(2, head)
+		}},
+		{"answer after lost bytes of a chunked answer", func(w *wire) {
+			w.read(1, "GET / HTTP/1.1\r\n\r\n")
+			w.write(2, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")
+			w.skip(event.HTTPWrite, 9)
+			w.write(3, "HTTP/1.1 200 OK\r\nSet-Cookie: s3cr3t\r\n\r\n")
+		}},
+		{"name too long to compare", func(w *wire) {
+			w.read(1, "GET / HTTP/1.1\r\n"+strings.Repeat("x", maxName)+"-Key: s3cr3t\r\n\r\n")
+		}},
 		{"trailer", func(w *wire) {
 			w.read(1, "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nAuthorization: s3cr3t\r\n\r\n")
 		}},
 	} {
 		w := &wire{conn: 1}
 		c.make(w)
-		if got := joined(scrub(w.out), event.HTTPRead); strings.Contains(got, "3cr3") || strings.Contains(got, "r3t") {
+		out := scrub(w.out)
+		if got := joined(out, event.HTTPRead) + joined(out, event.HTTPWrite); strings.Contains(got, "3cr3") || strings.Contains(got, "r3t") {
 			t.Errorf("%s: %q", c.name, got)
 		}
 	}
