@@ -41,6 +41,16 @@ var layout = map[string][]struct {
 	},
 	"exit_rec":  {{"code", func(r *event.Record, v uint64) { r.Code = uint32(v) }}, {"pad", nil}},
 	"clock_rec": {{"wall", func(r *event.Record, v uint64) { r.Wall = v }}},
+	"capture_rec": {
+		{"code", func(r *event.Record, v uint64) { r.Capture.Code = v }},
+		{"thread_state", func(r *event.Record, v uint64) { r.Capture.ThreadState = v }},
+		{"plan", func(r *event.Record, v uint64) { r.Capture.Plan = uint32(v) }},
+		{"probe", func(r *event.Record, v uint64) { r.Capture.Probe = uint32(v) }},
+		{"values", func(r *event.Record, v uint64) { r.Capture.Values = uint16(v) }},
+		{"flags", func(r *event.Record, v uint64) { r.Capture.Flags = uint16(v) }},
+		{"pad", nil},
+	},
+	"note_rec": {{"what", func(r *event.Record, v uint64) { r.Note = uint32(v) }}, {"pad", nil}},
 }
 
 var headerLayout = []struct {
@@ -55,6 +65,7 @@ var headerLayout = []struct {
 var kinds = map[string]event.Kind{
 	"frame_rec": event.KindFrame, "http_rec": event.KindHTTP, "exit_rec": event.KindExit,
 	"loss_rec": event.KindLoss, "clock_rec": event.KindClock,
+	"capture_rec": event.KindCapture, "note_rec": event.KindNote,
 }
 
 func cStruct(t *testing.T, types *btf.Spec, name string) *btf.Struct {
@@ -165,7 +176,8 @@ func TestEnums(t *testing.T) {
 	}
 	want := map[string]map[string]uint64{
 		"record_kind": {"REC_FRAME": uint64(event.KindFrame), "REC_HTTP": uint64(event.KindHTTP), "REC_EXIT": uint64(event.KindExit),
-			"REC_LOSS": uint64(event.KindLoss), "REC_CLOCK": uint64(event.KindClock)},
+			"REC_LOSS": uint64(event.KindLoss), "REC_CLOCK": uint64(event.KindClock),
+			"REC_CAPTURE": uint64(event.KindCapture), "REC_NOTE": uint64(event.KindNote)},
 		"frame_dir":   {"FRAME_SEND": event.FrameSend, "FRAME_RECV": event.FrameRecv},
 		"frame_flags": {"FRAME_MORE": event.FrameMore, "FRAME_CUT": event.FrameCut, "FRAME_RECEIPT": event.FrameReceipt},
 		"http_dir":    {"HTTP_READ": event.HTTPRead, "HTTP_WRITE": event.HTTPWrite, "HTTP_CLOSE": event.HTTPClose},

@@ -75,9 +75,13 @@ type Objects struct {
 	opts Options
 	objs tracerObjects
 
-	mu     sync.Mutex
-	links  []link.Link // tracepoints
-	http   bool        // socket tap attached
+	mu    sync.Mutex
+	links []link.Link // tracepoints
+	http  bool        // socket tap attached
+
+	plans               map[uint32]bool // places of plans in use
+	lastPlan, lastProbe uint32
+
 	reader *Reader
 	closed bool
 }
@@ -387,6 +391,7 @@ func (o *Objects) programs() map[string]*ebpf.Program {
 	p := &o.objs.tracerPrograms
 	return map[string]*ebpf.Program{
 		"wire_send": p.WireSend, "wire_recv_enter": p.WireRecvEnter, "wire_recv_exit": p.WireRecvExit,
+		"py_hit":          p.PyHit,
 		"process_exit":    p.ProcessExit,
 		"http_enter_read": p.HttpEnterRead, "http_exit_read": p.HttpExitRead,
 		"http_enter_readv": p.HttpEnterReadv, "http_exit_readv": p.HttpExitReadv,

@@ -17,6 +17,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #include "wire.bpf.c"
 #include "http.bpf.c"
+#include "python.bpf.c"
 
 /*
  * The end of a thread of a watched process, or of the whole process. A thread
@@ -33,6 +34,8 @@ int process_exit(void *ctx)
 	struct exit_rec *r;
 	__u32 code;
 
+	if (bpf_map_lookup_elem(&py_processes, &tgid))
+		bpf_map_delete_elem(&py_states, &thread);
 	if (!target_of(ids))
 		return 0;
 	bpf_map_delete_elem(&recvs, &thread);
@@ -67,6 +70,8 @@ const volatile struct {
 	struct exit_rec exit;
 	struct loss_rec loss;
 	struct clock_rec clock;
+	struct capture_rec capture;
+	struct note_rec note;
 	enum record_kind kind;
 	enum frame_dir frame_dir;
 	enum frame_flags frame_flags;
@@ -74,4 +79,10 @@ const volatile struct {
 	enum http_flags http_flags;
 	enum loss_reason loss_reason;
 	enum target_role target_role;
+	enum capture_flags capture_flags;
+	enum capture_tag capture_tag;
+	enum capture_missing capture_missing;
+	enum py_form py_form;
+	enum py_op_code py_op_code;
+	enum py_items py_items;
 } layout_check = {};

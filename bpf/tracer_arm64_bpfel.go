@@ -46,6 +46,174 @@ type tracerPartKey struct {
 	Dir  uint32
 }
 
+type tracerPyCodeKey struct {
+	_     structs.HostLayout
+	Code  uint64
+	Tgid  uint32
+	Probe uint32
+}
+
+type tracerPyPlan struct {
+	_        structs.HostLayout
+	OpsCount uint32
+	Depth    uint32
+	Codes    [4]struct {
+		_        structs.HostLayout
+		Addr     uint64
+		Identity [4]uint64
+	}
+	Ops [64]struct {
+		_    structs.HostLayout
+		Code uint8
+		Dst  uint8
+		Src  uint8
+		Slot uint8
+		A    uint32
+		B    uint32
+		C    uint32
+	}
+	Names [40]struct {
+		_         structs.HostLayout
+		Hash      uint64
+		SlotClass uint64
+		SlotName  uint64
+		Slot      uint32
+		Len       uint32
+		Text      [8]uint64
+	}
+}
+
+type tracerPyProbe struct {
+	_     structs.HostLayout
+	Hits  uint64
+	Id    uint32
+	Flags uint32
+}
+
+type tracerPyProbeKey struct {
+	_    structs.HostLayout
+	Ip   uint64
+	Tgid uint32
+	Pad  uint32
+}
+
+type tracerPyProcess struct {
+	_              structs.HostLayout
+	Holder         uint64
+	RefMask        uint64
+	None           uint64
+	Yes            uint64
+	No             uint64
+	CellType       uint64
+	FloatType      uint64
+	SetType        uint64
+	FrozensetType  uint64
+	DequeType      uint64
+	Form           uint32
+	ThreadNative   int32
+	ThreadCframe   int32
+	ThreadFrame    int32
+	FrameCode      int32
+	FramePrevious  int32
+	FrameLocals    int32
+	FrameOwner     int32
+	CodeIdentity   int32
+	CellRef        int32
+	TypeName       int32
+	TypeBasicsize  int32
+	TypeFlags      int32
+	TypeBase       int32
+	TypeDictoffset int32
+	HeapKeys       int32
+	VarSize        int32
+	ListItems      int32
+	TupleItems     int32
+	FloatValue     int32
+	LongTag        int32
+	LongDigits     int32
+	StrLength      int32
+	StrState       int32
+	StrAscii       int32
+	StrCompact     int32
+	StrData        int32
+	StrKindShift   uint32
+	StrCompactMask uint32
+	StrAsciiMask   uint32
+	StrReadyMask   uint32
+	DictUsed       int32
+	DictKeys       int32
+	KeysLog2       int32
+	KeysSize       int32
+	KeysEntries    int32
+	KeysIndices    int32
+	ValuesStart    int32
+	ValuesCapacity int32
+	ValuesValid    int32
+	SetUsed        int32
+	SetMask        int32
+	SetTable       int32
+	Pad            int32
+}
+
+type tracerPyState struct {
+	_     structs.HostLayout
+	P     tracerPyProcess
+	Reg   [16]uint64
+	Frame uint64
+	Pos   uint64
+	Seen  uint64
+	It    struct {
+		_       structs.HostLayout
+		Base    uint64
+		Values  uint64
+		Head    uint64
+		Next    uint32
+		End     uint32
+		Left    uint32
+		Count   uint32
+		Stride  uint32
+		KeyAt   uint32
+		ValueAt uint32
+		What    uint32
+		SlotMax uint32
+		IsSet   uint32
+	}
+	Str struct {
+		_      structs.HostLayout
+		Length uint64
+		Hash   uint64
+		State  uint32
+		Pad    uint32
+	}
+	Text     [8]uint64
+	Identity [4]uint64
+	Rec      struct {
+		_ structs.HostLayout
+		H struct {
+			_    structs.HostLayout
+			Ts   uint64
+			Kind uint32
+			Pid  uint32
+			Tid  uint32
+			Len  uint32
+		}
+		Code        uint64
+		ThreadState uint64
+		Plan        uint32
+		Probe       uint32
+		Values      uint16
+		Flags       uint16
+		Pad         uint32
+	}
+	Out [32768]uint8
+}
+
+type tracerPyWatch struct {
+	_     structs.HostLayout
+	Count uint32
+	Plans [4]uint32
+}
+
 type tracerRecvCall struct {
 	_    structs.HostLayout
 	Msg  uint64
@@ -84,6 +252,13 @@ const (
 	tracerMapEmptyTail          = "empty_tail"
 	tracerMapLosses             = "losses"
 	tracerMapParts              = "parts"
+	tracerMapPyEmpty            = "py_empty"
+	tracerMapPyHits             = "py_hits"
+	tracerMapPyPlans            = "py_plans"
+	tracerMapPyProbes           = "py_probes"
+	tracerMapPyProcesses        = "py_processes"
+	tracerMapPyStates           = "py_states"
+	tracerMapPyWatches          = "py_watches"
 	tracerMapRecvs              = "recvs"
 	tracerMapRing               = "ring"
 	tracerMapTails              = "tails"
@@ -108,6 +283,7 @@ const (
 	tracerProgHttpExitWrite     = "http_exit_write"
 	tracerProgHttpExitWritev    = "http_exit_writev"
 	tracerProgProcessExit       = "process_exit"
+	tracerProgPyHit             = "py_hit"
 	tracerProgWireRecvEnter     = "wire_recv_enter"
 	tracerProgWireRecvExit      = "wire_recv_exit"
 	tracerProgWireSend          = "wire_send"
@@ -179,6 +355,7 @@ type tracerProgramSpecs struct {
 	HttpExitWrite     *ebpf.ProgramSpec `ebpf:"http_exit_write"`
 	HttpExitWritev    *ebpf.ProgramSpec `ebpf:"http_exit_writev"`
 	ProcessExit       *ebpf.ProgramSpec `ebpf:"process_exit"`
+	PyHit             *ebpf.ProgramSpec `ebpf:"py_hit"`
 	WireRecvEnter     *ebpf.ProgramSpec `ebpf:"wire_recv_enter"`
 	WireRecvExit      *ebpf.ProgramSpec `ebpf:"wire_recv_exit"`
 	WireSend          *ebpf.ProgramSpec `ebpf:"wire_send"`
@@ -188,15 +365,22 @@ type tracerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerMapSpecs struct {
-	Calls     *ebpf.MapSpec `ebpf:"calls"`
-	Conns     *ebpf.MapSpec `ebpf:"conns"`
-	EmptyTail *ebpf.MapSpec `ebpf:"empty_tail"`
-	Losses    *ebpf.MapSpec `ebpf:"losses"`
-	Parts     *ebpf.MapSpec `ebpf:"parts"`
-	Recvs     *ebpf.MapSpec `ebpf:"recvs"`
-	Ring      *ebpf.MapSpec `ebpf:"ring"`
-	Tails     *ebpf.MapSpec `ebpf:"tails"`
-	Targets   *ebpf.MapSpec `ebpf:"targets"`
+	Calls       *ebpf.MapSpec `ebpf:"calls"`
+	Conns       *ebpf.MapSpec `ebpf:"conns"`
+	EmptyTail   *ebpf.MapSpec `ebpf:"empty_tail"`
+	Losses      *ebpf.MapSpec `ebpf:"losses"`
+	Parts       *ebpf.MapSpec `ebpf:"parts"`
+	PyEmpty     *ebpf.MapSpec `ebpf:"py_empty"`
+	PyHits      *ebpf.MapSpec `ebpf:"py_hits"`
+	PyPlans     *ebpf.MapSpec `ebpf:"py_plans"`
+	PyProbes    *ebpf.MapSpec `ebpf:"py_probes"`
+	PyProcesses *ebpf.MapSpec `ebpf:"py_processes"`
+	PyStates    *ebpf.MapSpec `ebpf:"py_states"`
+	PyWatches   *ebpf.MapSpec `ebpf:"py_watches"`
+	Recvs       *ebpf.MapSpec `ebpf:"recvs"`
+	Ring        *ebpf.MapSpec `ebpf:"ring"`
+	Tails       *ebpf.MapSpec `ebpf:"tails"`
+	Targets     *ebpf.MapSpec `ebpf:"targets"`
 }
 
 // tracerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -229,15 +413,22 @@ func (o *tracerObjects) Close() error {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerMaps struct {
-	Calls     *ebpf.Map `ebpf:"calls"`
-	Conns     *ebpf.Map `ebpf:"conns"`
-	EmptyTail *ebpf.Map `ebpf:"empty_tail"`
-	Losses    *ebpf.Map `ebpf:"losses"`
-	Parts     *ebpf.Map `ebpf:"parts"`
-	Recvs     *ebpf.Map `ebpf:"recvs"`
-	Ring      *ebpf.Map `ebpf:"ring"`
-	Tails     *ebpf.Map `ebpf:"tails"`
-	Targets   *ebpf.Map `ebpf:"targets"`
+	Calls       *ebpf.Map `ebpf:"calls"`
+	Conns       *ebpf.Map `ebpf:"conns"`
+	EmptyTail   *ebpf.Map `ebpf:"empty_tail"`
+	Losses      *ebpf.Map `ebpf:"losses"`
+	Parts       *ebpf.Map `ebpf:"parts"`
+	PyEmpty     *ebpf.Map `ebpf:"py_empty"`
+	PyHits      *ebpf.Map `ebpf:"py_hits"`
+	PyPlans     *ebpf.Map `ebpf:"py_plans"`
+	PyProbes    *ebpf.Map `ebpf:"py_probes"`
+	PyProcesses *ebpf.Map `ebpf:"py_processes"`
+	PyStates    *ebpf.Map `ebpf:"py_states"`
+	PyWatches   *ebpf.Map `ebpf:"py_watches"`
+	Recvs       *ebpf.Map `ebpf:"recvs"`
+	Ring        *ebpf.Map `ebpf:"ring"`
+	Tails       *ebpf.Map `ebpf:"tails"`
+	Targets     *ebpf.Map `ebpf:"targets"`
 }
 
 func (m *tracerMaps) Close() error {
@@ -247,6 +438,13 @@ func (m *tracerMaps) Close() error {
 		m.EmptyTail,
 		m.Losses,
 		m.Parts,
+		m.PyEmpty,
+		m.PyHits,
+		m.PyPlans,
+		m.PyProbes,
+		m.PyProcesses,
+		m.PyStates,
+		m.PyWatches,
 		m.Recvs,
 		m.Ring,
 		m.Tails,
@@ -288,6 +486,7 @@ type tracerPrograms struct {
 	HttpExitWrite     *ebpf.Program `ebpf:"http_exit_write"`
 	HttpExitWritev    *ebpf.Program `ebpf:"http_exit_writev"`
 	ProcessExit       *ebpf.Program `ebpf:"process_exit"`
+	PyHit             *ebpf.Program `ebpf:"py_hit"`
 	WireRecvEnter     *ebpf.Program `ebpf:"wire_recv_enter"`
 	WireRecvExit      *ebpf.Program `ebpf:"wire_recv_exit"`
 	WireSend          *ebpf.Program `ebpf:"wire_send"`
@@ -315,6 +514,7 @@ func (p *tracerPrograms) Close() error {
 		p.HttpExitWrite,
 		p.HttpExitWritev,
 		p.ProcessExit,
+		p.PyHit,
 		p.WireRecvEnter,
 		p.WireRecvExit,
 		p.WireSend,

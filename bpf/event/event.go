@@ -16,12 +16,13 @@ type Kind uint32
 
 // Kinds of records; the values of enum record_kind.
 const (
-	KindFrame Kind = 1 // one ZeroMQ frame, or a chunk of a long one
-	KindHTTP  Kind = 2 // bytes of one socket call, or a connection's end
-	KindExit  Kind = 3 // a watched process exited
-	KindLoss  Kind = 4 // totals of lost records, made by the agent
-	KindClock Kind = 5 // wall clock against monotonic clock, made by the agent
-	KindNote  Kind = 7 // what else a replay has to know, made by the agent
+	KindFrame   Kind = 1 // one ZeroMQ frame, or a chunk of a long one
+	KindHTTP    Kind = 2 // bytes of one socket call, or a connection's end
+	KindExit    Kind = 3 // a watched process exited
+	KindLoss    Kind = 4 // totals of lost records, made by the agent
+	KindClock   Kind = 5 // wall clock against monotonic clock, made by the agent
+	KindCapture Kind = 6 // values read from Python objects at a probe
+	KindNote    Kind = 7 // what else a replay has to know, made by the agent
 )
 
 func (k Kind) String() string {
@@ -36,6 +37,8 @@ func (k Kind) String() string {
 		return "loss"
 	case KindClock:
 		return "clock"
+	case KindCapture:
+		return "capture"
 	case KindNote:
 		return "note"
 	}
@@ -68,6 +71,12 @@ const (
 	HTTPCut       = 2 // the call moved more bytes than were copied
 	HTTPEOF       = 4 // with HTTPClose: the peer closed first
 	HTTPReset     = 8 // with HTTPClose: the peer reset the connection
+)
+
+// Flags of a capture.
+const (
+	CaptureCut    = 1 // no room for all values
+	CaptureReturn = 2 // taken when the probed function returned
 )
 
 // LossReason says why a record, or a part of one, is missing.
@@ -128,28 +137,41 @@ type HTTP struct {
 	Flags       uint8
 }
 
+// Capture describes values read from Python objects; Data is decoded by
+// probes/python/plan.
+type Capture struct {
+	Code        uint64 // code object of the innermost Python frame
+	ThreadState uint64
+	Plan        uint32
+	Probe       uint32
+	Values      uint16 // in Data, those within items not counted
+	Flags       uint16
+}
+
 // Record is one decoded record. Only the part that Kind names is set. Data
 // aliases the buffer given to Decode.
 type Record struct {
 	Header
-	Frame Frame
-	HTTP  HTTP
-	Code  uint32              // KindExit: wait status
-	Lost  [LossReasons]uint64 // KindLoss: totals since attach
-	Wall  uint64              // KindClock: CLOCK_REALTIME at Time, ns since the epoch
-	Note  uint32              // KindNote: what the JSON in Data is, a number of package note
-	Data  []byte
+	Frame   Frame
+	HTTP    HTTP
+	Capture Capture
+	Code    uint32              // KindExit: wait status
+	Lost    [LossReasons]uint64 // KindLoss: totals since attach
+	Wall    uint64              // KindClock: CLOCK_REALTIME at Time, ns since the epoch
+	Note    uint32              // KindNote: what the JSON in Data is, a number of package note
+	Data    []byte
 }
 
 // Sizes of the structs of event.h.
 const (
-	headerSize = 24
-	frameSize  = headerSize + 32
-	httpSize   = headerSize + 48
-	exitSize   = headerSize + 8
-	lossSize   = headerSize + 8*int(LossReasons)
-	clockSize  = headerSize + 8
-	noteSize   = headerSize + 8
+	headerSize  = 24
+	frameSize   = headerSize + 32
+	httpSize    = headerSize + 48
+	exitSize    = headerSize + 8
+	lossSize    = headerSize + 8*int(LossReasons)
+	clockSize   = headerSize + 8
+	captureSize = headerSize + 32
+	noteSize    = headerSize + 8
 )
 
 // MaxData is the largest payload of one record: BPF copies at most this much at a time.
@@ -189,6 +211,8 @@ func Decode(b []byte, r *Record) error {
 		}
 	case KindClock:
 		r.Wall = le.Uint64(p)
+	case KindCapture:
+		r.Capture = Capture{Code: le.Uint64(p), ThreadState: le.Uint64(p[8:]), Plan: le.Uint32(p[16:]), Probe: le.Uint32(p[20:]), Values: le.Uint16(p[24:]), Flags: le.Uint16(p[26:])}
 	case KindNote:
 		r.Note = le.Uint32(p)
 	}
@@ -233,6 +257,15 @@ func Append(dst []byte, r *Record) []byte {
 		}
 	case KindClock:
 		dst = le.AppendUint64(dst, r.Wall)
+	case KindCapture:
+		c := &r.Capture
+		dst = le.AppendUint64(dst, c.Code)
+		dst = le.AppendUint64(dst, c.ThreadState)
+		dst = le.AppendUint32(dst, c.Plan)
+		dst = le.AppendUint32(dst, c.Probe)
+		dst = le.AppendUint16(dst, c.Values)
+		dst = le.AppendUint16(dst, c.Flags)
+		dst = le.AppendUint32(dst, 0)
 	case KindNote:
 		dst = le.AppendUint32(dst, r.Note)
 		dst = le.AppendUint32(dst, 0)
@@ -252,6 +285,8 @@ func (k Kind) size() int {
 		return lossSize
 	case KindClock:
 		return clockSize
+	case KindCapture:
+		return captureSize
 	case KindNote:
 		return noteSize
 	}

@@ -24,6 +24,8 @@ func samples() []Record {
 		{Header: h(KindLoss), Data: []byte{}, Lost: [LossReasons]uint64{1, 2, 3, 4, 5, 0x4142434445464748}},
 		{Header: h(KindClock), Data: []byte{}, Wall: 0x4142434445464748},
 		{Header: h(KindNote), Data: data, Note: 0x41424344},
+		{Header: h(KindCapture), Data: data, Capture: Capture{Code: 0x4142434445464748, ThreadState: 0x5152535455565758, Plan: 0x61626364,
+			Probe: 0x71727374, Values: 0x8182, Flags: CaptureCut | CaptureReturn}},
 		{Header: h(KindFrame), Data: bytes.Repeat([]byte{7}, MaxData)},
 	}
 }
@@ -36,7 +38,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		b = b[len("before"):]
 		for _, slack := range []int{0, 1, 300} {
-			got := Record{Code: 9, Wall: 9, Frame: Frame{Sock: 9}, HTTP: HTTP{Conn: 9}, Lost: [LossReasons]uint64{9}} // of an earlier use
+			got := Record{Code: 9, Wall: 9, Frame: Frame{Sock: 9}, HTTP: HTTP{Conn: 9}, Capture: Capture{Code: 9}, Note: 9, Lost: [LossReasons]uint64{9}} // of an earlier use
 			if err := Decode(append(bytes.Clone(b), make([]byte, slack)...), &got); err != nil {
 				t.Errorf("%s with %d bytes of slack: %v", want.Kind, slack, err)
 			} else if !reflect.DeepEqual(got, want) {
@@ -80,7 +82,7 @@ func TestMalformed(t *testing.T) {
 			at    int
 			value uint32
 		}{
-			"no kind": {8, 0}, "unknown kind": {8, 6}, "longer than the buffer": {20, uint32(len(r.Data) + 1)},
+			"no kind": {8, 0}, "unknown kind": {8, 8}, "longer than the buffer": {20, uint32(len(r.Data) + 1)},
 			"longer than any payload": {20, MaxData + 1}, "length overflows": {20, math.MaxUint32},
 		} {
 			bad := bytes.Clone(b)

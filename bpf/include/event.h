@@ -14,6 +14,8 @@ enum record_kind {
 	REC_EXIT = 3,  /* a watched process exited */
 	REC_LOSS = 4,  /* made by the agent: records lost, by reason */
 	REC_CLOCK = 5, /* made by the agent: CLOCK_REALTIME against CLOCK_MONOTONIC */
+	REC_CAPTURE = 6, /* values read from Python objects at a probe */
+	REC_NOTE = 7,  /* made by the agent: what else a replay has to know */
 };
 
 struct rec_header {
@@ -109,4 +111,56 @@ struct loss_rec {
 struct clock_rec {
 	struct rec_header h; /* ts: the monotonic side */
 	__u64 wall;          /* CLOCK_REALTIME at ts, ns since the epoch */
+};
+
+enum capture_flags {
+	CAPTURE_CUT = 1,    /* no room for all values */
+	CAPTURE_RETURN = 2, /* taken when the probed function returned */
+};
+
+/*
+ * The payload is values, each {u8 tag; u8 slot; u16 len; len bytes} without
+ * padding. CAPTURE_ITEMS is followed by count * per values that belong to it;
+ * all have its slot.
+ */
+struct capture_rec {
+	struct rec_header h;
+	__u64 code;         /* code object of the innermost Python frame */
+	__u64 thread_state; /* PyThreadState */
+	__u32 plan;
+	__u32 probe;
+	__u16 values; /* in the payload, those within items not counted */
+	__u16 flags;  /* enum capture_flags */
+	__u32 pad;
+};
+
+enum capture_tag {
+	CAPTURE_INT = 1,     /* s64 */
+	CAPTURE_FLOAT = 2,   /* IEEE 754 binary64 */
+	CAPTURE_BOOL = 3,    /* u8 */
+	CAPTURE_STR1 = 4,    /* code points of one byte: Latin-1 */
+	CAPTURE_STR2 = 5,    /* of two bytes */
+	CAPTURE_STR4 = 6,    /* of four bytes */
+	CAPTURE_NONE = 7,    /* None; no bytes */
+	CAPTURE_ADDR = 8,    /* u64: address of an object */
+	CAPTURE_MISSING = 9, /* u8: enum capture_missing */
+	CAPTURE_ITEMS = 10,  /* u32 count, u32 total, u32 per: a container */
+};
+
+/* Why a value is missing. */
+enum capture_missing {
+	MISSING_FAULT = 1, /* the memory could not be read */
+	MISSING_FRAME = 2, /* no such function among the innermost frames */
+	MISSING_UNSET = 3, /* the variable or attribute is not set */
+	MISSING_TYPE = 4,  /* the object is of another type */
+	MISSING_NAME = 5,  /* the object has no attribute or key of that name */
+	MISSING_LIMIT = 6, /* larger than the bound */
+	MISSING_BAD = 7,   /* the memory does not hold what it should */
+	MISSING_STALE = 8, /* another code object or class lies at the address */
+};
+
+struct note_rec {
+	struct rec_header h;
+	__u32 what; /* numbers of the agent's own */
+	__u32 pad;
 };

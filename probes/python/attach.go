@@ -37,7 +37,7 @@ func attach(mem Memory, img image) (*Interp, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w %v", ErrUnsupported, v)
 	}
-	in := &Interp{Info: img.info, mem: mem, layout: lay}
+	in := &Interp{Info: img.info, mem: mem, layout: lay, img: img}
 	in.Offsets = "from the headers"
 	if table, ok := debugTables[v]; ok {
 		if err := in.readDebugOffsets(img.runtime, v, &table); err != nil {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"inferspan/probes/procfs"
@@ -29,6 +30,7 @@ type Interp struct {
 	Info
 	mem    Memory
 	layout layout
+	img    image
 	addr   uint64 // PyInterpreterState
 
 	published bool // offsets of the interpreter's own structs are as it says itself (3.13+)
@@ -41,6 +43,8 @@ type Interp struct {
 	bytesType, listType, tupleType, dictType        uint64
 	setType, frozensetType                          uint64
 	none, true_, false_                             uint64
+
+	collections [2]atomic.Uint64 // found when first needed
 }
 
 // image is the file that holds an interpreter and where it is mapped.
@@ -48,6 +52,7 @@ type image struct {
 	info    Info
 	runtime uint64 // address of _PyRuntime
 	version uint64 // address of Py_Version, 0 if there is none
+	secret  uint64 // address of _Py_HashSecret, 0 if not known
 	name    minor  // by the file's name, zero if it does not say
 }
 
@@ -143,6 +148,9 @@ func (o *Opener) imageOf(pid int, m procfs.Mapping, maps []procfs.Mapping) (imag
 	if syms.version != 0 {
 		img.version = bias + syms.version
 	}
+	if syms.secret != 0 {
+		img.secret = bias + syms.secret
+	}
 	base := path.Base(m.Path)
 	w := libName.FindStringSubmatch(base)
 	if w != nil {
@@ -159,6 +167,7 @@ func (o *Opener) imageOf(pid int, m procfs.Mapping, maps []procfs.Mapping) (imag
 
 type symbols struct {
 	runtime, version uint64
+	secret           uint64
 	stripped         bool
 	loads            []elf.ProgHeader
 }
@@ -212,6 +221,8 @@ func (s *symbols) pick(syms []elf.Symbol, err error) {
 			s.runtime = y.Value
 		case "Py_Version":
 			s.version = y.Value
+		case "_Py_HashSecret":
+			s.secret = y.Value
 		}
 	}
 }

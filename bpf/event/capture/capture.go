@@ -1,0 +1,191 @@
+// Package capture has what the program py_hit and user space share about reading
+// Python objects: layouts of interpreters, ops of plans and values of captures. It
+// is a leaf, as package event is.
+//
+// The structs are those of bpf/include/python.h, field by field and without
+// padding; a test compares them.
+package capture
+
+// Bounds of a plan; bpf/include/python.h.
+const (
+	MaxOps     = 64
+	MaxNames   = 40
+	MaxCodes   = 4
+	MaxRegs    = 16
+	MaxName    = 64 // bytes of a name
+	MaxFrames  = 16 // frames looked at
+	MaxStr     = 256
+	MaxPlans   = 4 // plans of one code object
+	ItemChunk  = 16
+	MaxSteps   = 320 // ops and chunks of items
+	Identities = 4   // words of a code object's identity
+)
+
+// Form is how attributes of an instance are stored.
+type Form = uint32
+
+// Forms; enum py_form.
+const (
+	FormDict     Form = 0 // 3.10: in a dict
+	FormPointers Form = 1 // 3.11: a dict or values, each with its pointer
+	FormTagged   Form = 2 // 3.12: a dict or values, by a tagged pointer
+	FormInline   Form = 3 // 3.13: a dict, or values behind the instance
+)
+
+// Process describes an interpreter. Offsets are -1 where the version has no such
+// field.
+type Process struct {
+	Holder  uint64 // address of the pointer to the thread state that runs Python code
+	RefMask uint64 // bits of a reference in a frame that are the address
+
+	None, True, False                                      uint64
+	CellType, FloatType, SetType, FrozensetType, DequeType uint64
+
+	Form           Form
+	ThreadNative   int32
+	ThreadCFrame   int32
+	ThreadFrame    int32
+	FrameCode      int32
+	FramePrevious  int32
+	FrameLocals    int32
+	FrameOwner     int32
+	CodeIdentity   int32
+	CellRef        int32
+	TypeName       int32
+	TypeBasicSize  int32
+	TypeFlags      int32
+	TypeBase       int32
+	TypeDictOffset int32
+	HeapKeys       int32
+	VarSize        int32
+	ListItems      int32
+	TupleItems     int32
+	FloatValue     int32
+	LongTag        int32
+	LongDigits     int32
+	StrLength      int32
+	StrState       int32
+	StrASCII       int32
+	StrCompact     int32
+	StrData        int32
+	StrKindShift   uint32
+	StrCompactMask uint32
+	StrASCIIMask   uint32
+	StrReadyMask   uint32 // 0: always ready
+	DictUsed       int32
+	DictKeys       int32
+	KeysLog2       int32
+	KeysSize       int32
+	KeysEntries    int32
+	KeysIndices    int32
+	ValuesStart    int32
+	ValuesCapacity int32
+	ValuesValid    int32
+	SetUsed        int32
+	SetMask        int32
+	SetTable       int32
+	Pad            int32
+}
+
+// Code is a code object and the words by which it is told from another one at the
+// same address.
+type Code struct {
+	Addr     uint64
+	Identity [Identities]uint64
+}
+
+// Name is the name of an attribute or a key.
+type Name struct {
+	Hash      uint64 // of the str in the process
+	SlotClass uint64 // class that has it as a slot, or 0
+	SlotName  uint64 // tp_name of that class
+	Slot      uint32 // offset in an instance
+	Len       uint32
+	Text      [MaxName]byte // ASCII, padded with zeros
+}
+
+// OpCode is what an op does.
+type OpCode = uint8
+
+// Codes of ops; enum py_op_code.
+const (
+	OpFrame OpCode = 1 // Dst = frame of codes[A] among the B innermost
+	OpLocal OpCode = 2 // Dst = local A of the frame Src; B: may be in a cell
+	OpAttr  OpCode = 3 // Dst = attribute names[A] of Src
+	OpIndex OpCode = 4 // Dst = element A of the list or tuple Src
+	OpKey   OpCode = 5 // Dst = value under the key names[A] of the dict Src
+	OpValue OpCode = 6 // send Src as Slot, a str of at most A bytes
+	OpLen   OpCode = 7 // send the length of Src as Slot
+	OpAddr  OpCode = 8 // send the address of Src as Slot
+	OpItems OpCode = 9 // send at most A items of Src as Slot, strs of at most B bytes
+)
+
+// What OpItems sends of each item; enum py_items, and in C of the op the indexes of
+// up to two names.
+const (
+	ItemKey   = 1 // the key of a dict
+	ItemValue = 2 // the value of a dict, the element of a list, tuple or set
+	ItemAttrs = 4 // attributes of it: names[C>>8&0xff] and, if not NoName, names[C>>16&0xff]
+	NoName    = 0xff
+)
+
+// Op is a step of a plan.
+type Op struct {
+	Code           OpCode
+	Dst, Src, Slot uint8
+	A, B, C        uint32
+}
+
+// Plan is a compiled plan. Register 0 is the frame of Codes[0], which must be among
+// the Depth innermost: else the plan does not run.
+type Plan struct {
+	OpCount uint32
+	Depth   uint32
+	Codes   [MaxCodes]Code
+	Ops     [MaxOps]Op
+	Names   [MaxNames]Name
+}
+
+// Tag is the kind of a value.
+type Tag uint8
+
+// Tags; enum capture_tag.
+const (
+	TagInt     Tag = 1
+	TagFloat   Tag = 2
+	TagBool    Tag = 3
+	TagStr1    Tag = 4 // Latin-1
+	TagStr2    Tag = 5
+	TagStr4    Tag = 6
+	TagNone    Tag = 7
+	TagAddr    Tag = 8
+	TagMissing Tag = 9
+	TagItems   Tag = 10
+)
+
+// Missing says why a value is not there.
+type Missing uint8
+
+// Reasons; enum capture_missing.
+const (
+	MissingFault Missing = 1 // the memory could not be read
+	MissingFrame Missing = 2 // no such function among the innermost frames
+	MissingUnset Missing = 3 // the variable or attribute is not set
+	MissingType  Missing = 4 // the object is of another type
+	MissingName  Missing = 5 // the object has no attribute or key of that name
+	MissingLimit Missing = 6 // larger than the bound
+	MissingBad   Missing = 7 // the memory does not hold what it should
+	MissingStale Missing = 8 // another code object or class lies at the address
+)
+
+var missingNames = map[Missing]string{
+	MissingFault: "fault", MissingFrame: "no_frame", MissingUnset: "unset", MissingType: "other_type",
+	MissingName: "no_name", MissingLimit: "too_large", MissingBad: "bad_memory", MissingStale: "stale",
+}
+
+func (m Missing) String() string {
+	if s, ok := missingNames[m]; ok {
+		return s
+	}
+	return "unknown"
+}

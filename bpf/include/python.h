@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * What the loader tells py_hit about an interpreter and what to read in it: the
+ * types of package capture in Go, compared with them by a test.
+ */
+#pragma once
+
+/* Plans that can be loaded at the same time, a power of two. */
+#define PY_PLANS 128
+/* Bounds of a plan. */
+#define PY_OPS 64
+#define PY_NAMES 40
+#define PY_CODES 4
+#define PY_REGS 16 /* a power of two */
+/* Length of a name of an attribute, a multiple of 8. */
+#define PY_NAME_MAX 64
+/* Python frames looked at from the innermost on, and those of C code among them. */
+#define PY_FRAMES 16
+/* Plans that one code object can start. */
+#define PY_WATCH_PLANS 4
+/* Steps of a lookup in a hash table. CPython keeps tables at most two thirds full,
+ * so that a longer one has a chance of some 2/3^24. */
+#define PY_PROBES 24
+/* Base classes looked at. */
+#define PY_BASES 8
+/* Bytes of a str. */
+#define PY_STR_MAX 256
+/* Entries of containers are looked at in chunks; steps are ops and chunks. */
+#define PY_ITEM_CHUNK 16
+#define PY_STEPS 320
+
+/* How attributes of an instance are stored. */
+enum py_form {
+	PY_FORM_DICT = 0,    /* 3.10: in a dict */
+	PY_FORM_POINTERS = 1, /* 3.11: a dict or values, each with its pointer */
+	PY_FORM_TAGGED = 2,  /* 3.12: a dict or values, by a tagged pointer */
+	PY_FORM_INLINE = 3,  /* 3.13: a dict, or values behind the instance */
+};
+
+/* An interpreter. Offsets are -1 where the version has no such field. */
+struct py_process {
+	__u64 holder;   /* address of the pointer to the thread state that runs Python code */
+	__u64 ref_mask; /* bits of a reference in a frame that are the address */
+	__u64 none, yes, no;
+	__u64 cell_type, float_type, set_type, frozenset_type, deque_type;
+	__u32 form; /* enum py_form */
+	__s32 thread_native;
+	__s32 thread_cframe;
+	__s32 thread_frame;
+	__s32 frame_code;
+	__s32 frame_previous;
+	__s32 frame_locals;
+	__s32 frame_owner;
+	__s32 code_identity;
+	__s32 cell_ref;
+	__s32 type_name;
+	__s32 type_basicsize;
+	__s32 type_flags;
+	__s32 type_base;
+	__s32 type_dictoffset;
+	__s32 heap_keys;
+	__s32 var_size;
+	__s32 list_items;
+	__s32 tuple_items;
+	__s32 float_value;
+	__s32 long_tag;
+	__s32 long_digits;
+	__s32 str_length;
+	__s32 str_state;
+	__s32 str_ascii;
+	__s32 str_compact;
+	__s32 str_data;
+	__u32 str_kind_shift;
+	__u32 str_compact_mask;
+	__u32 str_ascii_mask;
+	__u32 str_ready_mask; /* 0: always ready */
+	__s32 dict_used;
+	__s32 dict_keys;
+	__s32 keys_log2;
+	__s32 keys_size;
+	__s32 keys_entries;
+	__s32 keys_indices;
+	__s32 values_start;
+	__s32 values_capacity;
+	__s32 values_valid;
+	__s32 set_used;
+	__s32 set_mask;
+	__s32 set_table;
+	__s32 pad;
+};
+
+/* A probe in a process, by the address where it stands. */
+struct py_probe_key {
+	__u64 ip;
+	__u32 tgid;
+	__u32 pad;
+};
+
+struct py_probe {
+	__u64 hits; /* counted by the program */
+	__u32 id;
+	__u32 flags; /* enum capture_flags to set */
+};
+
+/* A code object as the caller of a probed function. */
+struct py_code_key {
+	__u64 code;
+	__u32 tgid;
+	__u32 probe;
+};
+
+struct py_watch {
+	__u32 count;
+	__u32 plans[PY_WATCH_PLANS];
+};
+
+/* Words of a code object by which it is told from another at the same address. */
+#define PY_IDENTITY 4
+struct py_code {
+	__u64 addr;
+	__u64 identity[PY_IDENTITY];
+};
+
+struct py_name {
+	__u64 hash;       /* of the str in this process */
+	__u64 slot_class; /* class that has it as a slot, or 0 */
+	__u64 slot_name;  /* tp_name of that class */
+	__u32 slot;       /* offset in an instance */
+	__u32 len;
+	__u64 text[PY_NAME_MAX / 8]; /* ASCII, padded with zeros */
+};
+
+enum py_op_code {
+	PY_FRAME = 1, /* dst = frame of codes[a] among the b innermost */
+	PY_LOCAL = 2, /* dst = local a of the frame src; b: may be in a cell */
+	PY_ATTR = 3,  /* dst = attribute names[a] of src */
+	PY_INDEX = 4, /* dst = element a of the list or tuple src */
+	PY_KEY = 5,   /* dst = value under the key names[a] of the dict src */
+	PY_VALUE = 6, /* send src as slot: None, a bool, int or float, or a str of at most a bytes */
+	PY_LEN = 7,   /* send the length of src as slot */
+	PY_ADDR = 8,  /* send the address of src as slot */
+	PY_ITEMS = 9, /* send the items of src as slot, at most a, strs of at most b bytes; c: enum py_items */
+};
+
+/* What is sent of each item, in this order. */
+enum py_items {
+	PY_ITEM_KEY = 1,   /* the key of a dict */
+	PY_ITEM_VALUE = 2, /* the value of a dict, the element of a list, tuple or set */
+	PY_ITEM_ATTRS = 4, /* instead of the value, its attributes names[c >> 8 & 0xff] and, if not 0xff, names[c >> 16 & 0xff] */
+};
+
+struct py_op {
+	__u8 code; /* enum py_op_code */
+	__u8 dst;
+	__u8 src;
+	__u8 slot;
+	__u32 a, b, c;
+};
+
+/* Registers hold addresses. Register 0 is the frame of codes[0], which must be
+ * among the depth innermost: else the plan does not run. */
+struct py_plan {
+	__u32 ops_count;
+	__u32 depth;
+	struct py_code codes[PY_CODES];
+	struct py_op ops[PY_OPS];
+	struct py_name names[PY_NAMES];
+};

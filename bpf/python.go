@@ -1,0 +1,240 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"inferspan/bpf/event/capture"
+)
+
+// ProgPyHit is the program for C functions that Python code calls.
+const ProgPyHit Program = "py_hit"
+
+// ErrFull is wrapped when a map of the tap on Python has no room.
+var ErrFull = errors.New("no room in a BPF map")
+
+// SetInterpreter tells the tap on Python how the interpreter of a process is laid
+// out. pid is in the agent's PID namespace, as everywhere here.
+func (o *Objects) SetInterpreter(pid int, p capture.Process) error {
+	return o.put("interpreter", pid, o.objs.PyProcesses, uint32(pid), p)
+}
+
+// put is a map update under the lock.
+func (o *Objects) put(what string, pid int, m *ebpf.Map, key, value any) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return os.ErrClosed
+	}
+	err := m.Put(key, value)
+	if errors.Is(err, unix.E2BIG) {
+		err = fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s of process %d: %w", what, pid, err)
+	}
+	return nil
+}
+
+// RemoveInterpreter forgets the interpreter, probes, watched code and counts of a
+// process. Its links are to be closed before, its plans removed after that.
+func (o *Objects) RemoveInterpreter(pid int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	tgid := uint32(pid)
+	var probe tracerPyProbe
+	var watch tracerPyWatch
+	var state tracerPyState
+	var counts []uint64
+	errs := []error{
+		clearKeys(o.objs.PyProcesses, &capture.Process{}, func(k uint32) bool { return k == tgid }),
+		clearKeys(o.objs.PyProbes, &probe, func(k tracerPyProbeKey) bool { return k.Tgid == tgid }),
+		clearKeys(o.objs.PyWatches, &watch, func(k tracerPyCodeKey) bool { return k.Tgid == tgid }),
+		clearKeys(o.objs.PyHits, &counts, func(k tracerPyCodeKey) bool { return k.Tgid == tgid }),
+		clearKeys(o.objs.PyStates, &state, func(uint64) bool { return state.Rec.H.Pid == tgid }),
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("forgetting the interpreter of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// clearKeys deletes the entries of a map whose keys are chosen.
+func clearKeys[K any](m *ebpf.Map, value any, chosen func(K) bool) error {
+	var key K
+	var stale []K
+	it := m.Iterate()
+	for it.Next(&key, value) {
+		if chosen(key) {
+			stale = append(stale, key)
+		}
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return err
+	}
+	for _, k := range stale {
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddPlan loads a plan and returns its number, which captures carry. Numbers are
+// not used again soon. ErrFull if there are too many plans.
+func (o *Objects) AddPlan(p *capture.Plan) (uint32, error) {
+	if p.OpCount > capture.MaxOps || p.Depth > capture.MaxFrames {
+		return 0, fmt.Errorf("loading a plan: %d ops at a depth of %d frames, at most %d and %d are possible", p.OpCount, p.Depth, capture.MaxOps, capture.MaxFrames)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return 0, os.ErrClosed
+	}
+	slots := o.objs.PyPlans.MaxEntries()
+	for range slots {
+		// The next slot in turn, so that a number stays unused for long.
+		o.lastPlan++
+		id := o.lastPlan + slots // never 0
+		slot := id % slots
+		if o.plans[slot] {
+			continue
+		}
+		if err := o.objs.PyPlans.Put(slot, p); err != nil {
+			return 0, fmt.Errorf("loading a plan: %w", err)
+		}
+		if o.plans == nil {
+			o.plans = map[uint32]bool{}
+		}
+		o.plans[slot] = true
+		return id, nil
+	}
+	return 0, fmt.Errorf("loading a plan: %w: %d are loaded", ErrFull, slots)
+}
+
+// RemovePlan gives a plan's place free. No watched code may refer to it any more.
+func (o *Objects) RemovePlan(id uint32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		delete(o.plans, id%o.objs.PyPlans.MaxEntries())
+	}
+}
+
+// NewProbe returns a number for a probe, which hits and captures carry.
+func (o *Objects) NewProbe() uint32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lastProbe++
+	return o.lastProbe
+}
+
+// SetProbe says which probe stands at an address of a process. flags are those of
+// event.Capture that its captures are to have.
+func (o *Objects) SetProbe(pid int, addr uint64, probe uint32, flags uint16) error {
+	return o.put("probe", pid, o.objs.PyProbes, tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, tracerPyProbe{Id: probe, Flags: uint32(flags)})
+}
+
+// RemoveProbe forgets a probe. One that is not there is no error.
+func (o *Objects) RemoveProbe(pid int, addr uint64) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	err := o.objs.PyProbes.Delete(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)})
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("probe of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// ProbeHits returns how often the probe at an address was hit since SetProbe.
+func (o *Objects) ProbeHits(pid int, addr uint64) (uint64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return 0, os.ErrClosed
+	}
+	var p tracerPyProbe
+	if err := o.objs.PyProbes.Lookup(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, &p); err != nil {
+		return 0, fmt.Errorf("hits of a probe of process %d: %w", pid, err)
+	}
+	return p.Hits, nil
+}
+
+// Watch has plans tried, in turn, when code with this address calls the function of
+// a probe: the first whose frame is found runs. No plans: the code is no longer
+// watched.
+func (o *Objects) Watch(pid int, probe uint32, code uint64, plans ...uint32) error {
+	if len(plans) > capture.MaxPlans {
+		return fmt.Errorf("watching code of process %d: %d plans, at most %d are possible", pid, len(plans), capture.MaxPlans)
+	}
+	key := tracerPyCodeKey{Code: code, Tgid: uint32(pid), Probe: probe}
+	if len(plans) > 0 {
+		w := tracerPyWatch{Count: uint32(len(plans))}
+		copy(w.Plans[:], plans)
+		return o.put("watched code", pid, o.objs.PyWatches, key, w)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	if err := o.objs.PyWatches.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("watched code of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Hit is how often a code object called the function of a probe.
+type Hit struct {
+	PID   int
+	Probe uint32
+	Code  uint64 // address of the code object; 0: the frame was not found
+	Count uint64 // since the interpreter was set, unless it was forgotten meanwhile
+}
+
+// Hits returns the counts, the most frequent first. The map keeps some thousand
+// code objects and forgets the ones that called the longest time ago; ProbeHits
+// has them all.
+func (o *Objects) Hits() ([]Hit, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil, os.ErrClosed
+	}
+	var key tracerPyCodeKey
+	var perCPU []uint64
+	var hits []Hit
+	it := o.objs.PyHits.Iterate()
+	for it.Next(&key, &perCPU) {
+		h := Hit{PID: int(key.Tgid), Probe: key.Probe, Code: key.Code}
+		for _, n := range perCPU {
+			h.Count += n
+		}
+		hits = append(hits, h)
+	}
+	// Entries come and go meanwhile: those seen are right.
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return nil, fmt.Errorf("reading hits: %w", err)
+	}
+	slices.SortFunc(hits, func(a, b Hit) int {
+		switch {
+		case a.Count != b.Count:
+			return int(min(max(int64(b.Count)-int64(a.Count), -1), 1))
+		case a.Code < b.Code:
+			return -1
+		}
+		return 1
+	})
+	return hits, nil
+}

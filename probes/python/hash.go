@@ -1,0 +1,115 @@
+package python
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// StrHash returns the hash that the process computes for an ASCII str: by it a str
+// is found in a dict without a look at all the keys. The interpreter must have the
+// hash function that CPython is built with by default; ErrUnsupported otherwise.
+func (in *Interp) StrHash(s string) (uint64, error) {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return 0, fmt.Errorf("hashing %q: not ASCII: %w", s, ErrType)
+		}
+	}
+	h, err := in.hasher()
+	if err != nil {
+		return 0, err
+	}
+	return h.hash(s), nil
+}
+
+type hasher struct {
+	k0, k1        uint64
+	block, finish int // rounds
+}
+
+// hasher reads the secret of the process and checks it against strings that have
+// their hash with them.
+func (in *Interp) hasher() (hasher, error) {
+	if in.img.secret == 0 {
+		return hasher{}, fmt.Errorf("no _Py_HashSecret in the interpreter: %w", ErrUnsupported)
+	}
+	var b [16]byte
+	if err := in.read(in.img.secret, b[:]); err != nil {
+		return hasher{}, err
+	}
+	// Python/pyhash.c: SipHash-1-3 since 3.11, 2-4 before.
+	h := hasher{k0: u64at(b[:], 0), k1: u64at(b[:], 8), block: 1, finish: 3}
+	if in.layout.KeysSize >= 0 {
+		h.block, h.finish = 2, 4
+	}
+	items, err := in.modules.Items(maxItems)
+	if err != nil {
+		return hasher{}, err
+	}
+	checked := 0
+	for _, it := range items {
+		name, err := it.Key.Str()
+		if errors.Is(err, ErrGone) {
+			return hasher{}, err
+		}
+		if err != nil || name == "" {
+			continue
+		}
+		want, err := in.u64(it.Key.addr + uint64(in.layout.StrLength) + 8)
+		if err != nil || int64(want) == -1 { // not computed yet
+			continue
+		}
+		if got := h.hash(name); got != want {
+			return hasher{}, fmt.Errorf("hash of the str %q is %#x, not the SipHash %#x: %w", name, want, got, ErrUnsupported)
+		}
+		if checked++; checked == 4 {
+			return h, nil
+		}
+	}
+	if checked == 0 {
+		return hasher{}, fmt.Errorf("no str to check the hash function with: %w", ErrUnsupported)
+	}
+	return h, nil
+}
+
+// hash is _Py_HashBytes (Python/pyhash.c).
+func (h hasher) hash(s string) uint64 {
+	if s == "" {
+		return 0
+	}
+	v0, v1 := h.k0^0x736f6d6570736575, h.k1^0x646f72616e646f6d
+	v2, v3 := h.k0^0x6c7967656e657261, h.k1^0x7465646279746573
+	round := func(n int) {
+		for range n {
+			v0 += v1
+			v2 += v3
+			v1 = bits.RotateLeft64(v1, 13) ^ v0
+			v3 = bits.RotateLeft64(v3, 16) ^ v2
+			v0 = bits.RotateLeft64(v0, 32)
+			v2 += v1
+			v0 += v3
+			v1 = bits.RotateLeft64(v1, 17) ^ v2
+			v3 = bits.RotateLeft64(v3, 21) ^ v0
+			v2 = bits.RotateLeft64(v2, 32)
+		}
+	}
+	b := append([]byte(s), 0, 0, 0, 0, 0, 0, 0)
+	b = b[:len(b)&^7]
+	if len(s)%8 == 0 {
+		b = append(b[:len(s)], make([]byte, 8)...)
+	}
+	b[len(b)-1] = byte(len(s))
+	for i := 0; i < len(b); i += 8 {
+		m := u64at(b, i)
+		v3 ^= m
+		round(h.block)
+		v0 ^= m
+	}
+	v2 ^= 0xff
+	round(h.finish)
+	u := v0 ^ v1 ^ v2 ^ v3
+	if int64(u) == -1 {
+		u--
+	}
+	return u
+}
