@@ -280,7 +280,7 @@ func (o *Objects) attachHTTP() error {
 		{"sys_enter_sendto", p.HttpEnterSendto}, {"sys_enter_sendmsg", p.HttpEnterSendmsg},
 	} {
 		if err := o.attachTracepoint("syscalls", t.name, t.prog); err != nil {
-			err = errors.Join(append([]error{err}, closeLinks(o.links[before:])...)...)
+			err = errors.Join(append([]error{err}, CloseAll(o.links[before:])...)...)
 			o.links = o.links[:before]
 			return err
 		}
@@ -463,7 +463,7 @@ func (o *Objects) Close() error {
 		return nil
 	}
 	o.closed = true
-	errs := closeLinks(o.links)
+	errs := CloseAll(o.links)
 	if o.reader != nil {
 		errs = append(errs, o.reader.Close())
 	}
@@ -471,9 +471,9 @@ func (o *Objects) Close() error {
 	return errors.Join(errs...)
 }
 
-// closeLinks closes links at the same time: each waits for the kernel to be sure
-// that no CPU runs the program, some 50 ms.
-func closeLinks(links []link.Link) []error {
+// CloseAll closes links at the same time: each waits for the kernel to be sure that
+// no CPU runs the program, some 50 ms. There is one error, or nil, for each.
+func CloseAll[C io.Closer](links []C) []error {
 	errs := make([]error, len(links))
 	var wg sync.WaitGroup
 	for i, l := range links {

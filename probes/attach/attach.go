@@ -105,11 +105,7 @@ func attach(t Tracer, p *target.Process, probes []Probe, role bpf.Role) (_ *Proc
 			return nil, fmt.Errorf("probe %s: %w", probe, s.err)
 		}
 	}
-	ports := make([]uint16, 0, len(p.Ports))
-	for _, port := range p.Ports {
-		ports = append(ports, uint16(port))
-	}
-	if err := t.SetTarget(p.PID, role, ports...); err != nil {
+	if err := t.SetTarget(p.PID, role, ports(p, role)...); err != nil {
 		return nil, err
 	}
 	// Had it exited before SetTarget, its exit would have been missed.
@@ -118,6 +114,19 @@ func attach(t Tracer, p *target.Process, probes []Probe, role bpf.Role) (_ *Proc
 	}
 	go a.wait()
 	return a, nil
+}
+
+// ports are the listening ports that matter for a role. A core that runs its worker
+// in its own process listens on many, for the workers to meet, and serves nobody.
+func ports(p *target.Process, role bpf.Role) []uint16 {
+	if role&bpf.RoleHTTP == 0 {
+		return nil
+	}
+	out := make([]uint16, 0, len(p.Ports))
+	for _, port := range p.Ports {
+		out = append(out, uint16(port))
+	}
+	return out
 }
 
 // open opens a descriptor of the process and checks that it is the one meant.
@@ -201,23 +210,11 @@ func (a *Process) release() {
 	a.closed = true
 	var errs []error
 	errs = append(errs, a.tracer.RemoveTarget(a.pid))
-	errs = append(errs, closeAll(a.links)...)
+	errs = append(errs, bpf.CloseAll(a.links)...)
 	if a.pidfd != nil {
 		errs = append(errs, a.pidfd.Close())
 	}
 	a.err = errors.Join(errs...)
-}
-
-// closeAll closes links at the same time: each waits for the kernel to be sure that
-// no CPU runs the program, some 50 ms.
-func closeAll(links []io.Closer) []error {
-	errs := make([]error, len(links))
-	var wg sync.WaitGroup
-	for i, l := range links {
-		wg.Go(func() { errs[i] = l.Close() })
-	}
-	wg.Wait()
-	return errs
 }
 
 type outcome struct {
@@ -261,7 +258,7 @@ func (a *Process) attachProbe(probe Probe, p *target.Process, libs map[string]*l
 		}
 		l, err := put(probe.Symbol, prog, opts)
 		if err != nil {
-			return fail(errors.Join(append([]error{explain(err)}, closeAll(links)...)...))
+			return fail(errors.Join(append([]error{explain(err)}, bpf.CloseAll(links)...)...))
 		}
 		links = append(links, l)
 	}

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"slices"
 	"testing"
 
 	"inferspan/bpf"
@@ -56,5 +57,17 @@ func TestPlan(t *testing.T) {
 				t.Errorf("%s: %s is attached before its return", tt.name, p)
 			}
 		}
+	}
+}
+
+func TestPorts(t *testing.T) {
+	many := make([]int, 20)
+	core := target.Process{Role: target.RoleCore, Ports: many}
+	if got := ports(&core, bpf.RoleCore); got != nil {
+		t.Errorf("engine core: %v, want none", got)
+	}
+	api := target.Process{Role: target.RoleAPIServer, Ports: []int{8000, 65535}}
+	if got := ports(&api, bpf.RoleAPI); !slices.Equal(got, []uint16{8000, 65535}) {
+		t.Errorf("API server: %v", got)
 	}
 }
