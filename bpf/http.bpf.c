@@ -149,19 +149,19 @@ static __always_inline void exit_accept(long fd)
 	conn_of(t, (ids >> 32 << 32) | (__u32)fd, true);
 }
 
-#define SYS_ENTER(name)                                 \
-	SEC("tracepoint/syscalls/sys_enter_" #name)     \
+#define SYS_ENTER(name)                             \
+	SEC("tracepoint/syscalls/sys_enter_" #name) \
 	int http_enter_##name(struct trace_event_raw_sys_enter *ctx)
 
-#define SYS_EXIT(name)                                  \
-	SEC("tracepoint/syscalls/sys_exit_" #name)      \
+#define SYS_EXIT(name)                             \
+	SEC("tracepoint/syscalls/sys_exit_" #name) \
 	int http_exit_##name(struct trace_event_raw_sys_exit *ctx)
 
-#define SYS_EXIT_CALL(name)           \
-	SYS_EXIT(name)                \
-	{                             \
-		exit_call(ctx->ret);  \
-		return 0;             \
+#define SYS_EXIT_CALL(name)          \
+	SYS_EXIT(name)               \
+	{                            \
+		exit_call(ctx->ret); \
+		return 0;            \
 	}
 
 /* read(fd, buf, count), write(fd, buf, count) */

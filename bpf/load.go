@@ -292,7 +292,7 @@ func (o *Objects) attachHTTP() error {
 // SetTarget starts to watch the process pid (in the agent's PID namespace), or
 // changes what is watched of it. ports are the TCP ports that it listens on: they
 // tell connections accepted before now from those that the process made itself.
-// At most eight count, the rest gives an error. The first target with RoleHTTP
+// More than 32 give an error. The first target with RoleHTTP
 // attaches the socket tap to the host's system calls, where it stays until Close.
 func (o *Objects) SetTarget(pid int, role Role, ports ...uint16) error {
 	if len(ports) > maxPorts {

@@ -240,7 +240,7 @@ type tracerTarget struct {
 	Since  uint64
 	Roles  uint32
 	Nports uint32
-	Ports  [8]uint16
+	Ports  [32]uint16
 }
 
 // Names of all BPF objects in the ELF.

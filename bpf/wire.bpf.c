@@ -14,15 +14,15 @@
  * zmq_msg_t of libzmq 4.2 to 4.3 (src/msg.hpp), 64 bytes: a union whose members
  * all begin with a metadata pointer and have type and flags at the same place.
  */
-#define ZMQ_MSG_CONTENT 8    /* vsm: bytes; lmsg, zclmsg: content_t *; cmsg: void * */
+#define ZMQ_MSG_CONTENT   8  /* vsm: bytes; lmsg, zclmsg: content_t *; cmsg: void * */
 #define ZMQ_MSG_CMSG_SIZE 16 /* cmsg: size_t */
-#define ZMQ_MSG_VSM_SIZE 41  /* vsm: unsigned char */
-#define ZMQ_MSG_TYPE 42
-#define ZMQ_MSG_FLAGS 43
-#define ZMQ_MSG_HEAD 48 /* bytes read of it */
-#define ZMQ_VSM_MAX 33
-#define ZMQ_FLAG_MORE 1 /* msg_t::more */
-#define ZMQ_SNDMORE 2   /* zmq.h */
+#define ZMQ_MSG_VSM_SIZE  41 /* vsm: unsigned char */
+#define ZMQ_MSG_TYPE      42
+#define ZMQ_MSG_FLAGS     43
+#define ZMQ_MSG_HEAD      48 /* bytes read of it */
+#define ZMQ_VSM_MAX       33
+#define ZMQ_FLAG_MORE     1 /* msg_t::more */
+#define ZMQ_SNDMORE       2 /* zmq.h */
 
 enum zmq_msg_type {
 	ZMQ_TYPE_VSM = 101,    /* bytes within the message */
@@ -140,7 +140,7 @@ static __always_inline bool read_msg(__u64 msg, struct frame *f)
  * five, all of them scalars before 5.13; it is global so that it is verified once
  * instead of once per call.
  */
-#define FRAME_SPAN(size, off) ((__u64)(size) << 32 | (off))
+#define FRAME_SPAN(size, off)          ((__u64)(size) << 32 | (off))
 #define FRAME_HOW(n, part, dir, flags) ((__u64)(n) << 32 | (__u64)(part) << 16 | (dir) << 8 | (flags))
 
 __noinline int frame_chunk(__u64 id, __u64 sock, __u64 addr, __u64 span, __u64 how)
@@ -148,30 +148,30 @@ __noinline int frame_chunk(__u64 id, __u64 sock, __u64 addr, __u64 span, __u64 h
 	__u64 ids = current_ids();
 	__u32 n = how >> 32;
 
-#define SEND_FRAME(slot)                                                                   \
-	do {                                                                               \
-		struct frame_rec *r = bpf_ringbuf_reserve(&ring, sizeof(*r) + (slot), 0);  \
-		__u64 len = clamp_to(n, (slot));                                           \
-											   \
-		if (!r) {                                                                  \
-			lose(LOSS_RING_FULL, 1);                                           \
-			return 1;                                                          \
-		}                                                                          \
-		fill_header(&r->h, id, REC_FRAME, ids, len);                               \
-		r->sock = sock;                                                            \
-		r->frame = id;                                                             \
-		r->size = span >> 32;                                                      \
-		r->off = span;                                                             \
-		r->part = how >> 16;                                                       \
-		r->dir = how >> 8;                                                         \
-		r->flags = how;                                                            \
-		r->pad = 0;                                                                \
-		if (bpf_probe_read_user(r + 1, len, (void *)addr)) {                       \
-			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                          \
-			lose(LOSS_FAULT, 1);                                               \
-			return 1;                                                          \
-		}                                                                          \
-		bpf_ringbuf_submit(r, wake_flags(sizeof(*r) + (slot)));                    \
+#define SEND_FRAME(slot)                                                                  \
+	do {                                                                              \
+		struct frame_rec *r = bpf_ringbuf_reserve(&ring, sizeof(*r) + (slot), 0); \
+		__u64 len = clamp_to(n, (slot));                                          \
+                                                                                          \
+		if (!r) {                                                                 \
+			lose(LOSS_RING_FULL, 1);                                          \
+			return 1;                                                         \
+		}                                                                         \
+		fill_header(&r->h, id, REC_FRAME, ids, len);                              \
+		r->sock = sock;                                                           \
+		r->frame = id;                                                            \
+		r->size = span >> 32;                                                     \
+		r->off = span;                                                            \
+		r->part = how >> 16;                                                      \
+		r->dir = how >> 8;                                                        \
+		r->flags = how;                                                           \
+		r->pad = 0;                                                               \
+		if (bpf_probe_read_user(r + 1, len, (void *)addr)) {                      \
+			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                         \
+			lose(LOSS_FAULT, 1);                                              \
+			return 1;                                                         \
+		}                                                                         \
+		bpf_ringbuf_submit(r, wake_flags(sizeof(*r) + (slot)));                   \
 	} while (0)
 
 	SLOT_SIZES(n, SEND_FRAME);

@@ -9,13 +9,13 @@
 #pragma once
 
 enum record_kind {
-	REC_FRAME = 1, /* one ZeroMQ frame, or a chunk of a long one */
-	REC_HTTP = 2,  /* bytes of one socket read or write, or a connection's end */
-	REC_EXIT = 3,  /* a watched process exited */
-	REC_LOSS = 4,  /* made by the agent: records lost, by reason */
-	REC_CLOCK = 5, /* made by the agent: CLOCK_REALTIME against CLOCK_MONOTONIC */
+	REC_FRAME = 1,   /* one ZeroMQ frame, or a chunk of a long one */
+	REC_HTTP = 2,    /* bytes of one socket read or write, or a connection's end */
+	REC_EXIT = 3,    /* a watched process exited */
+	REC_LOSS = 4,    /* made by the agent: records lost, by reason */
+	REC_CLOCK = 5,   /* made by the agent: CLOCK_REALTIME against CLOCK_MONOTONIC */
 	REC_CAPTURE = 6, /* values read from Python objects at a probe */
-	REC_NOTE = 7,  /* made by the agent: what else a replay has to know */
+	REC_NOTE = 7,    /* made by the agent: what else a replay has to know */
 };
 
 struct rec_header {
@@ -52,7 +52,7 @@ struct frame_rec {
 enum http_dir {
 	HTTP_READ = 1,  /* the process read from the socket: the request */
 	HTTP_WRITE = 2, /* the process wrote to the socket: the response */
-	HTTP_CLOSE = 3, /* the socket was closed, or the peer closed (size 0 read): the last record of a connection */
+	HTTP_CLOSE = 3, /* closed by the process or (a read of 0 bytes) the peer: a connection's last record */
 };
 
 enum http_flags {
@@ -94,12 +94,12 @@ struct exit_rec {
 
 /* Why a record, or a part of one, is missing. Index of the loss counters. */
 enum loss_reason {
-	LOSS_RING_FULL = 0,  /* no room on the ring */
-	LOSS_FAULT = 1,      /* the target's memory could not be read */
-	LOSS_MAP_FULL = 2,   /* no room in a map of state */
-	LOSS_UNMATCHED = 3,  /* a return without its entry */
+	LOSS_RING_FULL = 0,   /* no room on the ring */
+	LOSS_FAULT = 1,       /* the target's memory could not be read */
+	LOSS_MAP_FULL = 2,    /* no room in a map of state */
+	LOSS_UNMATCHED = 3,   /* a return without its entry */
 	LOSS_UNKNOWN_MSG = 4, /* a ZeroMQ message of a type that is not known */
-	LOSS_TRUNCATED = 5,  /* a payload longer than its cap: the rest was left out */
+	LOSS_TRUNCATED = 5,   /* a payload longer than its cap: the rest was left out */
 	LOSS_REASONS = 6,
 };
 

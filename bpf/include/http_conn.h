@@ -41,8 +41,8 @@ struct {
 
 struct held {
 	__u64 ts;
-	__u64 off;  /* where the kept bytes begin in the response direction */
-	__u32 len;  /* kept bytes */
+	__u64 off; /* where the kept bytes begin in the response direction */
+	__u32 len; /* kept bytes */
 	__u32 pad;
 	__u8 data[TAIL_BYTES];
 };

@@ -57,26 +57,26 @@ __noinline int http_chunk(__u64 fdkey, __u64 ts, __u64 addr, __u64 off, __u64 ho
 	if (!c)
 		return 1;
 
-#define SEND_HTTP(slot)                                                                    \
-	do {                                                                               \
-		struct http_rec *r = bpf_ringbuf_reserve(&ring, sizeof(*r) + (slot), 0);   \
-		__u64 len = clamp_to(n, (slot));                                           \
-											   \
-		if (!r) {                                                                  \
-			lose(LOSS_RING_FULL, 1);                                           \
-			return 1;                                                          \
-		}                                                                          \
-		fill_http(r, c, fdkey, ts, off, size, len, dir, flags);                    \
-		if (bpf_probe_read_user(r + 1, len, (void *)addr)) {                       \
-			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                          \
-			lose(LOSS_FAULT, 1);                                               \
-			return 1;                                                          \
-		}                                                                          \
-		if (dir == HTTP_READ)                                                      \
-			take_skipped(r, c, 0);                                             \
-		else                                                                       \
-			take_skipped(r, c, 1);                                             \
-		bpf_ringbuf_submit(r, wake_flags(sizeof(*r) + (slot)));                    \
+#define SEND_HTTP(slot)                                                                  \
+	do {                                                                             \
+		struct http_rec *r = bpf_ringbuf_reserve(&ring, sizeof(*r) + (slot), 0); \
+		__u64 len = clamp_to(n, (slot));                                         \
+                                                                                         \
+		if (!r) {                                                                \
+			lose(LOSS_RING_FULL, 1);                                         \
+			return 1;                                                        \
+		}                                                                        \
+		fill_http(r, c, fdkey, ts, off, size, len, dir, flags);                  \
+		if (bpf_probe_read_user(r + 1, len, (void *)addr)) {                     \
+			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                        \
+			lose(LOSS_FAULT, 1);                                             \
+			return 1;                                                        \
+		}                                                                        \
+		if (dir == HTTP_READ)                                                    \
+			take_skipped(r, c, 0);                                           \
+		else                                                                     \
+			take_skipped(r, c, 1);                                           \
+		bpf_ringbuf_submit(r, wake_flags(sizeof(*r) + (slot)));                  \
 	} while (0)
 
 	SLOT_SIZES(n, SEND_HTTP);
@@ -176,7 +176,8 @@ static __always_inline __u32 add_sat(__u32 a, __u64 b)
 }
 
 /* Copies up to room of the n bytes at addr, in chunks. */
-static __always_inline void http_copy(__u64 fdkey, __u64 ts, __u64 addr, __u64 off, __u32 n, __u32 room, __u32 dir)
+static __always_inline void http_copy(__u64 fdkey, __u64 ts, __u64 addr, __u64 off, __u32 n, __u32 room,
+				      __u32 dir)
 {
 	__u32 left = n < room ? n : room;
 
@@ -265,7 +266,8 @@ static __always_inline bool begins_response(__u64 addr, __u32 n)
 
 	if (n < sizeof(b) || bpf_probe_read_user(b, sizeof(b), (void *)addr))
 		return false;
-	return b[0] == 'H' && b[1] == 'T' && b[2] == 'T' && b[3] == 'P' && b[4] == '/' && b[5] == '1' && b[6] == '.';
+	return b[0] == 'H' && b[1] == 'T' && b[2] == 'T' && b[3] == 'P' && b[4] == '/' && b[5] == '1' &&
+	       b[6] == '.';
 }
 
 /* The last chunk of a chunked body without trailers. A plain body can end the same
@@ -302,7 +304,8 @@ __noinline int http_write(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 		resp = 0;
 	}
 	if (resp < RESPONSE_HEAD || (capture_content && resp < HTTP_COPY_MAX))
-		http_copy(fdkey, ts, addr, c->off[1], n, resp < HTTP_COPY_MAX ? HTTP_COPY_MAX - resp : 0, HTTP_WRITE);
+		http_copy(fdkey, ts, addr, c->off[1], n, resp < HTTP_COPY_MAX ? HTTP_COPY_MAX - resp : 0,
+			  HTTP_WRITE);
 	else
 		http_hold(fdkey, ts, addr, n, c->off[1] + n);
 	c->off[1] += n;

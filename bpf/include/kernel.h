@@ -64,15 +64,15 @@ struct pt_regs;
 #error "no register frame for this architecture"
 #endif
 
-#define EPIPE 32
-#define ECONNRESET 104
-#define MSG_PEEK 2
-#define AF_INET 2
-#define AF_INET6 10
-#define IPPROTO_TCP 6
+#define EPIPE         32
+#define ECONNRESET    104
+#define MSG_PEEK      2
+#define AF_INET       2
+#define AF_INET6      10
+#define IPPROTO_TCP   6
 #define IPPROTO_MPTCP 262
-#define S_IFMT 0170000
-#define S_IFSOCK 0140000
+#define S_IFMT        0170000
+#define S_IFSOCK      0140000
 /* include/linux/sched/signal.h: the exit code is that of the whole group. */
 #define SIGNAL_GROUP_EXIT 4
 

@@ -6,11 +6,11 @@
 #define CHUNK_MAX 32768
 /* A frame longer than FRAME_CHUNKS chunks keeps all but its middle: the first
  * FRAME_CHUNKS - 1 chunks and its last CHUNK_MAX bytes. */
-#define FRAME_CHUNKS 8
+#define FRAME_CHUNKS   8
 #define FRAME_COPY_MAX (FRAME_CHUNKS * CHUNK_MAX)
 /* Frames of a message from this one on are raw tensors, of which only the first
  * AUX_COPY_MAX bytes are copied. */
-#define AUX_PART 2
+#define AUX_PART     2
 #define AUX_COPY_MAX 64
 /* Bytes of a receipt, taken from the frame's end. */
 #define RECEIPT_MAX 128
@@ -23,7 +23,7 @@
 /* Bytes copied of one burst of reads (a request), and of one response when
  * whole responses are asked for. */
 #define HTTP_COPY_MAX 262144
-#define HTTP_CHUNKS (HTTP_COPY_MAX / CHUNK_MAX)
+#define HTTP_CHUNKS   (HTTP_COPY_MAX / CHUNK_MAX)
 /* A write is copied when it begins before this offset of its response. */
 #define RESPONSE_HEAD 1024
 /* Writes held back at the end of a response, and the bytes kept of each. A
@@ -31,7 +31,8 @@
 #define TAIL_SLOTS 4
 #define TAIL_BYTES 1024
 
-/* Ports on which one process may listen. */
-#define PORTS_MAX 8
+/* Ports on which one API server may listen: one for HTTP, the others for ZeroMQ
+ * over TCP and for what was loaded beside it. */
+#define PORTS_MAX 32
 /* Depth of nested PID namespaces; the kernel allows 32, container stacks use 2-3. */
 #define PIDNS_WALK 8

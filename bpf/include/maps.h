@@ -137,18 +137,18 @@ static __always_inline void fill_header(struct rec_header *h, __u64 ts, __u32 ki
  * in a few sizes, since a reservation's size must be a constant, and user memory
  * is read straight into them: no scratch buffer has to be shared or protected.
  */
-#define SLOT_SIZES(n, use)                 \
-	do {                               \
-		if ((n) <= 256)            \
-			use(256);          \
-		else if ((n) <= 1024)      \
-			use(1024);         \
-		else if ((n) <= 4096)      \
-			use(4096);         \
-		else if ((n) <= 16384)     \
-			use(16384);        \
-		else                       \
-			use(CHUNK_MAX);    \
+#define SLOT_SIZES(n, use)              \
+	do {                            \
+		if ((n) <= 256)         \
+			use(256);       \
+		else if ((n) <= 1024)   \
+			use(1024);      \
+		else if ((n) <= 4096)   \
+			use(4096);      \
+		else if ((n) <= 16384)  \
+			use(16384);     \
+		else                    \
+			use(CHUNK_MAX); \
 	} while (0)
 
 /*
