@@ -410,25 +410,3 @@ func (v Value) dictAtOffset() (storage, *chain, error) {
 	}
 	return v.dictAt(v.addr + uint64(off))
 }
-
-// EnumMembers returns the members of an Enum class by name, with their values;
-// more than limit gives ErrLimit.
-func (v Value) EnumMembers(limit int) ([]Item, error) {
-	if err := v.need(flagType, "Enum class"); err != nil {
-		return nil, err
-	}
-	m, err := v.Attr("_member_map_")
-	if err != nil {
-		return nil, err
-	}
-	items, err := m.Items(limit)
-	if err != nil {
-		return nil, fmt.Errorf("members of an Enum: %w", err)
-	}
-	for i := range items {
-		if items[i].Value, err = items[i].Value.Attr("_value_"); err != nil {
-			return nil, fmt.Errorf("members of an Enum: %w", err)
-		}
-	}
-	return items, nil
-}

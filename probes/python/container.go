@@ -8,7 +8,7 @@ import (
 // Item is an entry of a dict or an attribute of an object.
 type Item struct{ Key, Value Value }
 
-// Len returns the number of elements of a list, tuple, dict or set, of code
+// Len returns the number of elements of a list, tuple, dict, set or deque, of code
 // points of a str, or of bytes.
 func (v Value) Len() (int, error) {
 	if v.in == nil {
@@ -17,7 +17,7 @@ func (v Value) Len() (int, error) {
 	l := &v.in.layout
 	var off int
 	switch v.Kind() {
-	case List, Tuple, Bytes:
+	case List, Tuple, Bytes, Deque:
 		off = l.VarSize
 	case Str:
 		off = l.StrLength
@@ -66,10 +66,20 @@ func (v Value) sequence() (items uint64, n int, err error) {
 	return items, n, nil
 }
 
-// Index returns element i of a list or tuple, counted from 0.
+// Index returns element i of a list, tuple or deque, counted from 0.
 func (v Value) Index(i int) (Value, error) {
 	if v.in == nil {
 		return Value{}, v.wrongType("list or tuple")
+	}
+	if v.isDeque() {
+		elems, err := v.dequeElements(maxItems)
+		if err != nil {
+			return Value{}, err
+		}
+		if i < 0 || i >= len(elems) {
+			return Value{}, fmt.Errorf("index %d of %d elements: %w", i, len(elems), ErrNotFound)
+		}
+		return elems[i], nil
 	}
 	e, err := retry(func() (Value, error) {
 		items, n, err := v.sequence()
@@ -79,7 +89,7 @@ func (v Value) Index(i int) (Value, error) {
 		if i < 0 || i >= n {
 			return Value{}, fmt.Errorf("index %d of %d elements: %w", i, n, ErrNotFound)
 		}
-		e, err := v.in.follow(items+8*uint64(i), v.elements(items))
+		e, err := v.in.follow(items+8*uint64(i), v.elements(items, i))
 		if err != nil {
 			return Value{}, err
 		}
@@ -91,18 +101,24 @@ func (v Value) Index(i int) (Value, error) {
 	return settle(v, e, err)
 }
 
-// elements is how the elements of a sequence are reached.
-func (v Value) elements(items uint64) *chain {
+// elements is how element i of a sequence is reached. A list that becomes shorter
+// leaves the references that were behind its new end where they are.
+func (v Value) elements(items uint64, i int) *chain {
 	if v.typ.flags&flagList != 0 {
-		return v.from.add(v.addr+uint64(v.in.layout.ListItems), items)
+		l := &v.in.layout
+		return v.from.addLeast(v.addr+uint64(l.VarSize), uint64(i)+1).add(v.addr+uint64(l.ListItems), items)
 	}
 	return v.from
 }
 
-// List returns the elements of a list, tuple or set; more than limit gives ErrLimit.
+// List returns the elements of a list, tuple, set or deque; more than limit gives
+// ErrLimit.
 func (v Value) List(limit int) ([]Value, error) {
-	if v.Kind() == Set {
+	switch v.Kind() {
+	case Set:
 		return v.set(limit)
+	case Deque:
+		return v.dequeElements(limit)
 	}
 	if v.in == nil {
 		return nil, v.wrongType("list or tuple")
@@ -119,13 +135,16 @@ func (v Value) List(limit int) ([]Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		out := make([]Value, n)
-		from := v.elements(items)
+		addrs := make([]uint64, n)
+		for i := range addrs {
+			addrs[i] = u64at(refs, 8*i)
+		}
+		out, _, err := v.in.objects(addrs, objSize)
+		if err != nil {
+			return nil, err
+		}
 		for i := range out {
-			addr := u64at(refs, 8*i)
-			if out[i], err = v.in.value(addr, from.add(items+8*uint64(i), addr)); err != nil {
-				return nil, err
-			}
+			out[i].from = v.elements(items, i).add(items+8*uint64(i), addrs[i])
 		}
 		items2, n2, err := v.sequence()
 		if err != nil {
@@ -173,18 +192,22 @@ func (v Value) set(limit int) ([]Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		var out []Value
+		var addrs []uint64
+		var idx []int
 		for i := range n {
 			key, hash := u64at(entries, 16*i), u64at(entries, 16*i+8)
 			if key == 0 || int64(hash) == -1 {
 				continue
 			}
-			from := v.from.add(v.addr+uint64(l.SetTable), table).add(table+16*uint64(i), key)
-			e, err := v.in.value(key, from)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, e)
+			addrs, idx = append(addrs, key), append(idx, i)
+		}
+		out, _, err := v.in.objects(addrs, objSize)
+		if err != nil {
+			return nil, err
+		}
+		for at, i := range idx {
+			slot := table + 16*uint64(i)
+			out[at].from = v.from.add(v.addr+uint64(l.SetTable), table).add(slot, addrs[at]).add(slot+8, u64at(entries, 16*i+8))
 		}
 		again, err := v.in.words(table, 2*n)
 		if err != nil {

@@ -12,10 +12,13 @@ import (
 // ErrOpaque says that an object has no Go counterpart.
 var ErrOpaque = errors.New("object has no plain value")
 
+// Entry is an entry of a dict whose keys are not all str.
+type Entry struct{ Key, Value any }
+
 // Plain converts an object to Go: None to nil, bool, int to int64, float to float64,
-// str to string, bytes to []byte, list, tuple and set to []any, dict with str keys
-// to map[string]any. A member of an Enum becomes its value. Anything else gives
-// ErrOpaque, more than limit objects or 32 levels ErrLimit.
+// str to string, bytes to []byte, list, tuple, set and deque to []any, dict with str
+// keys to map[string]any and another dict to []Entry. A member of an Enum becomes its
+// value. Anything else gives ErrOpaque, more than limit objects or 32 levels ErrLimit.
 //
 // Plain is the way to read a container and its elements as of one moment: it
 // converts until it has seen the same twice.
@@ -64,6 +67,9 @@ func same(a, b any) bool {
 	case []any:
 		b, ok := b.([]any)
 		return ok && slices.EqualFunc(a, b, same)
+	case []Entry:
+		b, ok := b.([]Entry)
+		return ok && slices.EqualFunc(a, b, func(a, b Entry) bool { return same(a.Key, b.Key) && same(a.Value, b.Value) })
 	case map[string]any:
 		b, ok := b.(map[string]any)
 		return ok && maps.EqualFunc(a, b, same)
@@ -89,7 +95,7 @@ func (v Value) plain(left *int, depth int) (any, error) {
 		return anyOf(v.Str())
 	case Bytes:
 		return anyOf(v.Bytes())
-	case List, Tuple, Set:
+	case List, Tuple, Set, Deque:
 		elems, err := v.List(*left)
 		if err != nil {
 			return nil, err
@@ -105,6 +111,9 @@ func (v Value) plain(left *int, depth int) (any, error) {
 		items, err := v.Items(*left)
 		if err != nil {
 			return nil, err
+		}
+		if slices.ContainsFunc(items, func(it Item) bool { return it.Key.Kind() != Str }) {
+			return v.entries(items, left, depth)
 		}
 		out := make(map[string]any, len(items))
 		for _, it := range items {
@@ -124,6 +133,21 @@ func (v Value) plain(left *int, depth int) (any, error) {
 		}
 	}
 	return nil, fmt.Errorf("object of type %s: %w", v.TypeName(), ErrOpaque)
+}
+
+// entries converts a dict whose keys are not all str.
+func (v Value) entries(items []Item, left *int, depth int) (any, error) {
+	out := make([]Entry, len(items))
+	for i, it := range items {
+		var err error
+		if out[i].Key, err = it.Key.plain(left, depth-1); err != nil {
+			return nil, err
+		}
+		if out[i].Value, err = it.Value.plain(left, depth-1); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func anyOf[T any](v T, err error) (any, error) {

@@ -2,6 +2,7 @@ package python
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 )
 
@@ -71,6 +72,9 @@ type storage struct {
 	keys   uint64 // PyDictKeysObject
 	values uint64 // address of the first value of a split table, 0 if combined
 	limit  int    // values that fit there
+	order  uint64 // address of the indices, one byte each, in order of insertion; 0: that of the keys
+	used   int    // its length
+	down   bool   // it grows towards lower addresses
 }
 
 // dictStorage also returns how the entries are reached.
@@ -93,14 +97,47 @@ func (v Value) dictStorage() (storage, *chain, error) {
 func (in *Interp) splitStorage(keys, addr uint64) (storage, error) {
 	l := &in.layout
 	s := storage{keys: keys, values: addr + uint64(l.ValuesStart), limit: maxItems}
-	if l.ValuesCapacity >= 0 {
+	switch {
+	case l.ValuesCapacity >= 0: // 3.13: the order is behind the values
 		b := make([]byte, l.ValuesStart)
 		if err := in.read(addr, b); err != nil {
 			return storage{}, err
 		}
-		s.limit = int(b[l.ValuesCapacity])
+		s.limit, s.used = int(b[l.ValuesCapacity]), int(b[l.ValuesSize])
+		s.order = s.values + 8*uint64(s.limit)
+	case l.KeysLog2Size >= 0: // 3.11, 3.12: before the values, after its length
+		var b [8]byte
+		if err := in.read(addr-8, b[:]); err != nil {
+			return storage{}, err
+		}
+		s.used, s.order, s.down = int(b[6]), addr-3, true
 	}
 	return s, nil
+}
+
+// inOrder reads which entries of a split table have values, in order of insertion.
+func (in *Interp) inOrder(s storage, t keyTable) ([]int, error) {
+	b := make([]byte, s.used)
+	at := s.order
+	if s.down {
+		at -= uint64(max(s.used-1, 0))
+	}
+	if err := in.readSome(at, b); err != nil {
+		return nil, err
+	}
+	out := make([]int, len(b))
+	seen := make(map[byte]bool, len(b))
+	for i, x := range b {
+		if int(x) >= t.n || seen[x] {
+			return nil, corrupt(s.order, "order of attributes")
+		}
+		seen[x] = true
+		if s.down {
+			i = len(b) - 1 - i
+		}
+		out[i] = int(x)
+	}
+	return out, nil
 }
 
 func (s storage) slot(t keyTable, i int) uint64 {
@@ -110,17 +147,30 @@ func (s storage) slot(t keyTable, i int) uint64 {
 	return t.entries + uint64(t.size*i+t.valueAt)
 }
 
-// find looks a name up in a storage; the result is the address of the reference.
-// ok is false if there is no such key. The caller checks that the storage is
-// still in use.
-func (in *Interp) find(s storage, name string) (slot uint64, ok bool, err error) {
+// entry is one of a storage.
+type entry struct {
+	slot    uint64 // address of the reference to the value
+	keySlot uint64 // address of the reference to the key
+	key     uint64 // the key, a str
+	hash    uint64 // of the key
+}
+
+// pin adds the entry's key to the way to the value: its hash tells it from another
+// str that is made at its place later.
+func (e entry) pin(from *chain, l *layout) *chain {
+	return from.add(e.keySlot, e.key).add(e.key+uint64(l.StrHash), e.hash)
+}
+
+// find looks a name up in a storage. ok is false if there is no such key. The caller
+// checks that the storage is still in use.
+func (in *Interp) find(s storage, name string) (e entry, ok bool, err error) {
 	t, err := in.keyTable(s.keys)
 	if err != nil {
-		return 0, false, err
+		return entry{}, false, err
 	}
 	entries := make([]byte, t.n*t.size)
 	if err := in.readSome(t.entries, entries); err != nil {
-		return 0, false, err
+		return entry{}, false, err
 	}
 	idx := make([]int, 0, t.n)
 	keys := make([]uint64, 0, t.n)
@@ -129,37 +179,30 @@ func (in *Interp) find(s storage, name string) (slot uint64, ok bool, err error)
 			idx, keys = append(idx, i), append(keys, k)
 		}
 	}
-	at, err := in.matchKey(keys, name)
+	at, hash, err := in.matchKey(keys, name)
 	if err != nil {
-		return 0, false, err
+		return entry{}, false, err
 	}
 	if at < 0 {
 		// Absent only if the table holds still.
 		again := make([]byte, len(entries))
 		t2, err := in.keyTable(s.keys)
 		if err != nil {
-			return 0, false, err
+			return entry{}, false, err
 		}
 		if err := in.readSome(t.entries, again); err != nil {
-			return 0, false, err
+			return entry{}, false, err
 		}
 		if t2 != t || !sameKeys(entries, again, t) {
-			return 0, false, fmt.Errorf("dict keys at %#x: %w", s.keys, ErrUnstable)
+			return entry{}, false, fmt.Errorf("dict keys at %#x: %w", s.keys, ErrUnstable)
 		}
-		return 0, false, nil
+		return entry{}, false, nil
 	}
 	i := idx[at]
 	if s.values != 0 && i >= s.limit {
-		return 0, false, nil
+		return entry{}, false, nil
 	}
-	key, err := in.u64(t.entries + uint64(t.size*i+t.keyAt))
-	if err != nil {
-		return 0, false, err
-	}
-	if key != keys[at] {
-		return 0, false, fmt.Errorf("dict keys at %#x: %w", s.keys, ErrUnstable)
-	}
-	return s.slot(t, i), true, nil
+	return entry{s.slot(t, i), t.entries + uint64(t.size*i+t.keyAt), keys[at], hash}, true, nil
 }
 
 func (in *Interp) readSome(addr uint64, b []byte) error {
@@ -178,12 +221,13 @@ func sameKeys(a, b []byte, t keyTable) bool {
 	return true
 }
 
-// matchKey returns the position of the key that is the str name, -1 if none is.
-func (in *Interp) matchKey(keys []uint64, name string) (int, error) {
+// matchKey returns the position and the hash of the key that is the str name, -1 if
+// none is.
+func (in *Interp) matchKey(keys []uint64, name string) (int, uint64, error) {
 	l := &in.layout
 	for i := range len(name) {
 		if name[i] >= 0x80 {
-			return -1, fmt.Errorf("looking up %q: names must be ASCII: %w", name, ErrType)
+			return -1, 0, fmt.Errorf("looking up %q: names must be ASCII: %w", name, ErrType)
 		}
 	}
 	size := (l.StrASCIISize + len(name) + 7) &^ 7
@@ -192,7 +236,7 @@ func (in *Interp) matchKey(keys []uint64, name string) (int, error) {
 		part := keys[from:min(len(keys), from+chunk)]
 		buf, err := in.batch(part, size)
 		if err != nil {
-			return -1, err
+			return -1, 0, err
 		}
 		for i := range part {
 			b := buf[i*size : (i+1)*size]
@@ -205,11 +249,11 @@ func (in *Interp) matchKey(keys []uint64, name string) (int, error) {
 				continue
 			}
 			if string(b[l.StrASCIISize:][:len(name)]) == name {
-				return from + i, nil
+				return from + i, u64at(b, l.StrHash), nil
 			}
 		}
 	}
-	return -1, nil
+	return -1, 0, nil
 }
 
 // Key returns the value of a dict under a str key. A missing key gives
@@ -234,14 +278,45 @@ func (v Value) Key(name string) (Value, error) {
 // lookup returns the value under a name in a storage that was reached by a chain,
 // or ErrNotFound.
 func (in *Interp) lookup(s storage, from *chain, name string) (Value, error) {
-	slot, ok, err := in.find(s, name)
+	e, ok, err := in.find(s, name)
 	if err != nil {
 		return Value{}, firstErr(in.still(from), err)
 	}
 	if !ok {
 		return Value{}, firstErr(in.still(from), ErrNotFound)
 	}
-	return in.follow(slot, from)
+	return in.follow(e.slot, e.pin(from, &in.layout))
+}
+
+// IntKey returns the value of a dict under an int key. A missing key gives
+// ErrNotFound.
+func (v Value) IntKey(key int64) (Value, error) {
+	if err := v.need(flagDict, "dict"); err != nil {
+		return Value{}, err
+	}
+	e, err := retry(func() (Value, error) {
+		items, err := v.Items(maxItems)
+		if err != nil {
+			return Value{}, err
+		}
+		for _, it := range items {
+			if it.Key.typ.flags&flagLong == 0 {
+				continue
+			}
+			n, err := it.Key.Int()
+			if err != nil && !errors.Is(err, ErrLimit) {
+				return Value{}, err
+			}
+			if err == nil && n == key {
+				return it.Value, it.Value.still()
+			}
+		}
+		return Value{}, ErrNotFound
+	})
+	if e, err = settle(v, e, err); err != nil {
+		return Value{}, fmt.Errorf("key %d: %w", key, err)
+	}
+	return e, nil
 }
 
 // Items returns the entries of a dict in their order; more than limit gives ErrLimit.
@@ -265,6 +340,9 @@ func (v Value) Items(limit int) ([]Item, error) {
 		}
 		if u64at(b, l.DictUsed) != uint64(len(items)) {
 			return nil, fmt.Errorf("dict at %#x: %w", v.addr, ErrUnstable)
+		}
+		if err := v.odictOrder(items); err != nil {
+			return nil, err
 		}
 		return items, v.in.still(from)
 	})
@@ -299,8 +377,20 @@ func (in *Interp) items(s storage, from *chain, limit int) ([]Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Item
-	for i := range t.n {
+	var order []int
+	if s.order != 0 {
+		if order, err = in.inOrder(s, t); err != nil {
+			return nil, err
+		}
+	} else {
+		order = make([]int, t.n)
+		for i := range order {
+			order[i] = i
+		}
+	}
+	var idx []int
+	var keys, vals []uint64
+	for _, i := range order {
 		key := u64at(entries, t.size*i+t.keyAt)
 		val := u64at(entries, t.size*i+t.valueAt)
 		if s.values != 0 {
@@ -309,20 +399,39 @@ func (in *Interp) items(s storage, from *chain, limit int) ([]Item, error) {
 			}
 		}
 		if key == 0 || val == 0 {
+			if s.order != 0 {
+				return nil, fmt.Errorf("attributes at %#x: %w", s.values, ErrUnstable)
+			}
 			continue
 		}
-		if len(out) == limit {
+		if len(idx) == limit {
 			return nil, fmt.Errorf("dict of more than %d entries: %w", limit, ErrLimit)
 		}
-		k, err := in.value(key, from.add(t.entries+uint64(t.size*i+t.keyAt), key))
-		if err != nil {
-			return nil, err
+		idx, keys, vals = append(idx, i), append(keys, key), append(vals, val)
+	}
+	head := in.layout.StrHash + 8
+	kobjs, heads, err := in.objects(keys, head)
+	if err != nil {
+		return nil, err
+	}
+	vobjs, _, err := in.objects(vals, objSize)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Item, len(idx))
+	for at, i := range idx {
+		k, v := kobjs[at], vobjs[at]
+		up := from.add(t.entries+uint64(t.size*i+t.keyAt), k.addr)
+		// What tells the key from another that is made at its place later: its hash,
+		// which an entry has where not all keys are str, and a str has itself.
+		if t.keyAt != 0 {
+			up = up.add(t.entries+uint64(t.size*i), u64at(entries, t.size*i))
+		} else {
+			up = up.add(k.addr+uint64(in.layout.StrHash), u64at(heads, head*at+in.layout.StrHash))
 		}
-		v, err := in.value(val, from.add(s.slot(t, i), val))
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, Item{k, v})
+		k.from = up
+		v.from = up.add(s.slot(t, i), v.addr)
+		out[at] = Item{k, v}
 	}
 	t2, entries2, values2, err := look()
 	if err != nil {

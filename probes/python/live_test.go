@@ -137,6 +137,14 @@ var zooPlain = []struct {
 	{"lst", []any{int64(1), "two", 3.0, []byte("4")}},
 	{"unicode_dict", map[string]any{"a": int64(1), "b": "two"}},
 	{"empty_dict", map[string]any{}},
+	{"moved", map[string]any{"a": int64(0), "b": int64(1), "c": int64(2), "d": int64(3)}},
+	{"counts", map[string]any{"n": int64(1), "m": int64(2)}},
+	{"int_dict", []Entry{{int64(1), "one"}, {int64(-5), "minus five"}, {int64(1 << 40), "large"}, {int64(7), "seven"}}},
+	{"nested_dict", []Entry{{int64(1), map[string]any{"x": []any{int64(1), []any{int64(2)}}}}, {nil, 2.5}, {"s", []byte("b")}}},
+	{"a_deque", []any{int64(1), "two", 3.0}}, {"empty_deque", []any{}}, {"sub_deque", []any{int64(7)}},
+	{"last_ten", []any{int64(990), int64(991), int64(992), int64(993), int64(994), int64(995), int64(996), int64(997), int64(998), int64(999)}},
+	{"lst.append.__name__", "append"}, {"bound.__self__.x", int64(1)},
+	{"point.y", int64(1)}, {"slot_point.a", "last"},
 	{"ordered", map[string]any{"x": int64(1), "y": int64(2)}},
 	{"frozen", []any{"f"}},
 	{"sub_str", "sub café"}, {"sub_str.note", "on a str"},
@@ -156,7 +164,6 @@ var zooPlain = []struct {
 	{"WithMeta.own", "own"}, {"WithMeta.meta_attr", "from metaclass"},
 	{"red", int64(1)}, {"low", int64(10)},
 	{"Level.HIGH", int64(-20)},
-	{"plain.method.__name__", nil}, // computed: see zooErrors; here to be skipped
 }
 
 var zooErrors = []struct {
@@ -171,6 +178,7 @@ var zooErrors = []struct {
 	{"plain.prop", ErrComputed},
 	{"WithMeta.computed", ErrComputed},
 	{"none.absent", ErrNotFound},
+	{"lst.__class__", ErrComputed},
 }
 
 func TestLiveValues(t *testing.T) {
@@ -190,9 +198,6 @@ func checkZoo(t *testing.T, in *Interp) {
 		t.Fatal(err)
 	}
 	for _, c := range zooPlain {
-		if c.path == "plain.method.__name__" {
-			continue
-		}
 		v, err := main.Path(strings.Split(c.path, ".")...)
 		if err != nil {
 			t.Errorf("%s: %v", c.path, err)
@@ -281,6 +286,7 @@ func checkZoo(t *testing.T, in *Interp) {
 		}
 	}
 
+	checkCollections(t, get)
 	for class, want := range map[string]string{"Colour": "RED=1 BLUE=[2]", "Level": "LOW=10 HIGH=-20", "Flag": "A=1 B=2"} {
 		items, err := get(class).EnumMembers(10)
 		var got []string
@@ -335,6 +341,105 @@ func checkZoo(t *testing.T, in *Interp) {
 		checkRecord(t, main)
 	}
 	checkFrames(t, in)
+}
+
+// keys joins the keys of items that are all str.
+func keys(t *testing.T, items []Item, err error) string {
+	t.Helper()
+	if err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, it := range items {
+		s, err := it.Key.Str()
+		if err != nil {
+			t.Error(err)
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, " ")
+}
+
+// checkCollections looks at deques, dicts with an order or a default, dataclasses,
+// members of an Enum and bound methods.
+func checkCollections(t *testing.T, get func(string) Value) {
+	t.Helper()
+	big := get("big_deque")
+	if n, err := big.Len(); n != 999 || err != nil || big.Kind() != Deque {
+		t.Errorf("big_deque is of kind %v and has %d elements, %v", big.Kind(), n, err)
+	}
+	elems, err := big.List(999)
+	if err != nil || len(elems) != 999 {
+		t.Errorf("big_deque: %d elements, %v", len(elems), err)
+	}
+	for i, e := range elems {
+		if n, err := e.Int(); n != int64(i+1000-76)%1000 || err != nil {
+			t.Errorf("big_deque[%d] = %d, %v", i, n, err)
+			break
+		}
+	}
+	if _, err := big.List(998); !errors.Is(err, ErrLimit) {
+		t.Errorf("998 elements of big_deque: %v, want %v", err, ErrLimit)
+	}
+	if v, err := big.Index(500); err != nil {
+		t.Errorf("big_deque[500]: %v", err)
+	} else if n, err := v.Int(); n != 424 || err != nil {
+		t.Errorf("big_deque[500] = %d, %v", n, err)
+	}
+	if _, err := big.Index(999); !errors.Is(err, ErrNotFound) {
+		t.Errorf("big_deque[999]: %v, want %v", err, ErrNotFound)
+	}
+	for k, want := range map[int64]error{1: nil, -5: nil, 1 << 40: nil, 7: nil, 2: ErrNotFound} {
+		if _, err := get("int_dict").IntKey(k); !errors.Is(err, want) {
+			t.Errorf("int_dict[%d]: %v, want %v", k, err, want)
+		}
+	}
+	for path, want := range map[string]string{"moved": "d a c b", "ordered": "x y", "counts": "n m"} {
+		items, err := get(path).Items(10)
+		if got := keys(t, items, err); got != want {
+			t.Errorf("%s has the keys %q, want %q", path, got, want)
+		}
+	}
+	for path, want := range map[string]string{
+		"point": "y x tags late", "slot_point": "y x a", "slots": "a b", "slots_dict": "a b c", "namespace": "p q",
+		"plain": "x y shadowed", "deleted": "x shadowed", "combined": "x y shadowed own", "with_dict": "x y shadowed late",
+	} {
+		items, err := get(path).Attrs(10)
+		if got := keys(t, items, err); got != want {
+			t.Errorf("%s has the attributes %q, want %q", path, got, want)
+		}
+	}
+	if _, err := get("many").Attrs(20); !errors.Is(err, ErrLimit) {
+		t.Errorf("20 attributes of many: %v, want %v", err, ErrLimit)
+	}
+	name, value, err := get("red").Enum()
+	if n, verr := value.Int(); name != "RED" || n != 1 || err != nil || verr != nil {
+		t.Errorf("red is %q = %d, %v, %v", name, n, err, verr)
+	}
+	name, value, err = get("both").Enum()
+	if n, verr := value.Int(); name != "" && name != "A|B" || n != 3 || err != nil || verr != nil {
+		t.Errorf("both is %q = %d, %v, %v", name, n, err, verr)
+	}
+	for _, path := range []string{"plain", "Colour", "low.value"} {
+		if v, err := get("Level").in.Path("__main__", strings.Split(path, ".")...); err == nil {
+			if _, _, err := v.Enum(); !errors.Is(err, ErrType) {
+				t.Errorf("%s as a member of an Enum: %v, want %v", path, err, ErrType)
+			}
+		}
+	}
+	fn, self, err := get("bound").Method()
+	if err != nil || !self.Is(get("plain")) || !fn.Is(get("Plain.method")) {
+		t.Errorf("bound is of function %#x and object %#x, %v", fn.Addr(), self.Addr(), err)
+	}
+	if _, _, err := get("lst").Method(); !errors.Is(err, ErrType) {
+		t.Errorf("lst as a method: %v, want %v", err, ErrType)
+	}
+	if c, err := get("bound").Code(); err != nil || c.Name != "method" || len(c.Locals) != 1 || c.Locals[0].Name != "self" {
+		t.Errorf("code of bound: %+v, %v", c, err)
+	}
+	if c, err := get("c_bound").Callable(); err != nil || c.Name != "append" || c.Kind != Builtin {
+		t.Errorf("C function of c_bound: %+v, %v", c, err)
+	}
 }
 
 // checkRecord looks at a msgspec.Struct, where the interpreter has msgspec.

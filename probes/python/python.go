@@ -153,6 +153,7 @@ type layout struct {
 	LongTag            int // 3.12+: digits and sign; before: VarSize
 	LongDigits         int
 	StrLength          int
+	StrHash            int
 	StrState           int
 	StrASCIISize       int
 	StrCompactSize     int
@@ -172,7 +173,8 @@ type layout struct {
 	KeysEntries        int
 	KeysIndices        int
 	ValuesStart        int
-	ValuesCapacity     int
+	ValuesCapacity     int // 3.13+
+	ValuesSize         int // 3.13+
 	ValuesValid        int
 	CellRef            int
 	SetFill            int

@@ -21,16 +21,19 @@ type Value struct {
 // chain is a list of words in memory by which an object was reached: as long as
 // they have not changed, the object is alive and what it was. The last is first.
 type chain struct {
-	up   *chain
-	addr uint64
-	want uint64
+	up    *chain
+	addr  uint64
+	want  uint64
+	least bool // the word may grow, too: the size of a list whose element is in use
 }
 
 // maxChain is how far back a chain is checked. What is farther up was reached
 // through modules and classes, which stay.
-const maxChain = 48
+const maxChain = 64
 
-func (c *chain) add(addr, want uint64) *chain { return &chain{c, addr, want} }
+func (c *chain) add(addr, want uint64) *chain { return &chain{c, addr, want, false} }
+
+func (c *chain) addLeast(addr, want uint64) *chain { return &chain{c, addr, want, true} }
 
 // typeInfo is what is needed of a PyTypeObject.
 type typeInfo struct {
@@ -66,6 +69,7 @@ const (
 	Dict
 	Set // set or frozenset
 	Type
+	Deque // collections.deque
 )
 
 // value makes a Value of the object at addr, after checking that its type is one.
@@ -82,6 +86,40 @@ func (in *Interp) value(addr uint64, from *chain) (Value, error) {
 		return Value{}, err
 	}
 	return Value{in: in, addr: addr, typ: ti, from: from}, nil
+}
+
+// objects makes Values of many objects, without a way to them, and returns the first
+// size bytes of each.
+func (in *Interp) objects(addrs []uint64, size int) ([]Value, []byte, error) {
+	heads, err := in.batch(addrs, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	types := make(map[uint64]typeInfo)
+	out := make([]Value, len(addrs))
+	for i, addr := range addrs {
+		if addr == 0 || addr%8 != 0 {
+			return nil, nil, corrupt(addr, "bad address")
+		}
+		typ := u64at(heads, size*i+objType)
+		ti, ok := types[typ]
+		if !ok {
+			if ti, err = in.typeInfo(typ); err != nil {
+				return nil, nil, err
+			}
+			types[typ] = ti
+		}
+		out[i] = Value{in: in, addr: addr, typ: ti}
+	}
+	if len(types) < len(addrs) {
+		// A type that was read for one object must still be it for the last.
+		for typ, ti := range types {
+			if again, err := in.typeInfo(typ); err != nil || again != ti {
+				return nil, nil, fmt.Errorf("type at %#x: %w", typ, ErrUnstable)
+			}
+		}
+	}
+	return out, heads, nil
 }
 
 // follow makes a Value of the object that the pointer at slot refers to. An empty
@@ -142,10 +180,11 @@ func (in *Interp) followFrame(slot uint64, up *chain) (Value, error) {
 
 // still checks that a chain is as it was.
 func (in *Interp) still(c *chain) error {
-	var addrs, want [maxChain]uint64
+	var addrs [maxChain]uint64
+	var links [maxChain]*chain
 	n := 0
 	for ; c != nil && n < maxChain; c = c.up {
-		addrs[n], want[n] = c.addr, c.want
+		addrs[n], links[n] = c.addr, c
 		n++
 	}
 	if n == 0 {
@@ -156,7 +195,7 @@ func (in *Interp) still(c *chain) error {
 		return err
 	}
 	for i := range n {
-		if u64at(buf, 8*i) != want[i] {
+		if w, c := u64at(buf, 8*i), links[i]; w != c.want && (!c.least || w < c.want) {
 			return fmt.Errorf("reference at %#x: %w", addrs[i], ErrUnstable)
 		}
 	}
@@ -286,10 +325,23 @@ func (v Value) Kind() Kind {
 		return Dict
 	case f&flagType != 0:
 		return Type
-	case v.in.subclass(v.typ, v.in.floatType):
-		return Float
-	case v.in.subclass(v.typ, v.in.setType), v.in.subclass(v.typ, v.in.frozensetType):
-		return Set
+	case v.typ.basicSize <= objSize: // none of the types below is as small
+		return Other
+	}
+	mro, err := v.in.mro(v.typ)
+	if err != nil {
+		return Other
+	}
+	for _, t := range mro {
+		switch t {
+		case v.in.floatType:
+			return Float
+		case v.in.setType, v.in.frozensetType:
+			return Set
+		}
+	}
+	if v.isDeque() {
+		return Deque
 	}
 	return Other
 }

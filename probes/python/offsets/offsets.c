@@ -251,6 +251,7 @@ int main(int argc, char **argv)
 	O(LongDigits, PyLongObject, ob_digit);
 #endif
 	O(StrLength, PyASCIIObject, length);
+	O(StrHash, PyASCIIObject, hash);
 	O(StrState, PyASCIIObject, state);
 	F(StrASCIISize, sizeof(PyASCIIObject));
 	F(StrCompactSize, sizeof(PyCompactUnicodeObject));
@@ -287,9 +288,11 @@ int main(int argc, char **argv)
 #endif
 #if PY_VERSION_HEX >= 0x030d0000
 	O(ValuesCapacity, struct _dictvalues, capacity);
+	O(ValuesSize, struct _dictvalues, size);
 	O(ValuesValid, struct _dictvalues, valid);
 #else
 	NONE(ValuesCapacity);
+	NONE(ValuesSize);
 	NONE(ValuesValid);
 #endif
 	O(CellRef, PyCellObject, ob_ref);

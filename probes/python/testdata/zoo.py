@@ -1,6 +1,7 @@
 # One of everything that the reader reads, as attributes of __main__. Prints a line
 # when ready and keeps changing "moving" until its input ends.
 import collections
+import dataclasses
 import enum
 import sys
 import threading
@@ -30,6 +31,25 @@ general_dict = {"a": 1, 2: "two", (3,): None}
 big_dict = {"k%d" % i: i for i in range(1000)}
 empty_dict = {}
 ordered = collections.OrderedDict(x=1, y=2)
+moved = collections.OrderedDict((c, i) for i, c in enumerate("abcd"))
+moved.move_to_end("b")
+moved.move_to_end("d", last=False)
+counts = collections.defaultdict(int, n=1, m=2)
+int_dict = {1: "one", -5: "minus five", 2**40: "large", True + 6: "seven"}
+nested_dict = {1: {"x": [1, (2,)]}, None: 2.5, "s": b"b"}
+a_deque = collections.deque([1, "two", 3.0])
+empty_deque = collections.deque()
+last_ten = collections.deque(range(1000), maxlen=10)
+big_deque = collections.deque(range(1000))
+big_deque.rotate(77)
+big_deque.popleft()
+
+
+class Deque(collections.deque):
+    pass
+
+
+sub_deque = Deque([7])
 a_set = {1, 2, 3}
 a_set.add(99)
 a_set.discard(99)
@@ -142,6 +162,27 @@ class Flag(enum.Flag):
 
 
 red, low = Colour.RED, Level.LOW
+both = Flag.A | Flag.B
+
+
+@dataclasses.dataclass
+class Point:
+    y: int
+    x: int = 2
+    tags: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(slots=True)
+class SlotPoint:
+    y: int
+    x: int = 2
+    a: str = "last"
+
+
+point, slot_point = Point(1), SlotPoint(1)
+point.late = "added"
+bound = plain.method
+c_bound = lst.append
 
 module = types.ModuleType("made")
 module.attr = "of made"
