@@ -182,9 +182,7 @@ func TestBadHost(t *testing.T) {
 		e.playNamed(t, workload.Options{Seed: 42}, "chat")
 		go e.playAway()
 		time.Sleep(300 * time.Millisecond)
-		if out, err := exec.Command(serve, "stop", pid).CombinedOutput(); err != nil {
-			t.Fatalf("stopping vLLM: %v\n%s", err, out)
-		}
+		killTree(e.pid)
 		select {
 		case err := <-tr.done:
 			tr.done <- err
@@ -226,10 +224,7 @@ func TestEngineExitsWhileAttaching(t *testing.T) {
 	}
 	// Finding the engine and reading its facts takes some tens of milliseconds.
 	time.Sleep(20 * time.Millisecond)
-	tree := descendants(e.pid)
-	for _, pid := range tree {
-		syscall.Kill(pid, syscall.SIGKILL)
-	}
+	killTree(e.pid)
 	done := make(chan error, 1)
 	go func() { done <- tr.Wait() }()
 	select {
@@ -239,6 +234,13 @@ func TestEngineExitsWhileAttaching(t *testing.T) {
 		t.Fatalf("attach did not end\n%s", stderr.String())
 	}
 	outcome{tr.ProcessState.ExitCode(), "", stderr.String()}.check(t, exitTarget)
+}
+
+// killTree ends a process and everything below it without warning.
+func killTree(pid int) {
+	for _, p := range descendants(pid) {
+		syscall.Kill(p, syscall.SIGKILL)
+	}
 }
 
 // descendants returns a process and everything below it.

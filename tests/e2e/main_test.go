@@ -76,6 +76,30 @@ func need(t *testing.T) {
 	}
 }
 
+// faults reports what is wrong, the first ones in full and the rest by number: one
+// cause often breaks every request.
+type faults struct {
+	t *testing.T
+	n int
+}
+
+const maxFaults = 15
+
+func (f *faults) add(format string, args ...any) {
+	f.t.Helper()
+	f.n++
+	if f.n <= maxFaults {
+		f.t.Errorf(format, args...)
+	}
+}
+
+func (f *faults) end(what string) {
+	f.t.Helper()
+	if f.n > maxFaults {
+		f.t.Errorf("%s: %d faults, the first %d above", what, f.n, maxFaults)
+	}
+}
+
 // lookPath skips the test when a program of the host is missing.
 func lookPath(t *testing.T, name, pkg string) string {
 	t.Helper()

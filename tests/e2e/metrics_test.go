@@ -26,12 +26,15 @@ type pair struct {
 	ours, theirs string
 	label        string // `finished_reason="stop"`; "" for all series
 	time         bool   // a sum of seconds: equal within 1 ms a request or 1 %
+	// late: the engine's front end does not count what arrives after it gave a request
+	// up, which is a few outputs before the engine core hears of it.
+	late bool
 }
 
 var pairs = []pair{
 	{ours: semconv.MetricVLLMIterCount, theirs: "vllm:iteration_tokens_total_count"},
 	{ours: semconv.MetricGenAIVLLMPromptTokens, theirs: "vllm:prompt_tokens_total"},
-	{ours: semconv.MetricGenAIVLLMGenerationTokens, theirs: "vllm:generation_tokens_total"},
+	{ours: semconv.MetricGenAIVLLMGenerationTokens, theirs: "vllm:generation_tokens_total", late: true},
 	{ours: semconv.MetricGenAIVLLMRequestSuccess, theirs: "vllm:request_success_total", label: `finished_reason="stop"`},
 	{ours: semconv.MetricGenAIVLLMRequestSuccess, theirs: "vllm:request_success_total", label: `finished_reason="length"`},
 	{ours: semconv.MetricGenAIVLLMNumPreemptions, theirs: "vllm:num_preemptions_total"},
@@ -70,6 +73,12 @@ func metricsTruth(t *testing.T, e *engine) {
 	ours := scrape(t, "http://"+addr+"/metrics")
 	tr.mustStop(t)
 
+	left := 0.0 // requests given up
+	for i := range log {
+		if log[i].LeftMono != 0 {
+			left++
+		}
+	}
 	requests := after.sum("vllm:request_success_total") - before.sum("vllm:request_success_total")
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -86,6 +95,7 @@ func metricsTruth(t *testing.T, e *engine) {
 		switch {
 		case p.time && diff > 0.001*requests && diff > 0.01*theirs:
 			t.Errorf("%s is %v, the engine has %v of %v requests", p.ours, mine, theirs, requests)
+		case p.late && mine >= theirs && diff <= 3*left:
 		case !p.time && diff != 0:
 			t.Errorf("%s %s is %v, the engine has %v", p.ours, p.label, mine, theirs)
 		case !p.time && theirs == 0:

@@ -13,16 +13,24 @@ import (
 	"inferspan/tests/workload"
 )
 
-// times are the attributes of llm_request that the engine states in seconds and
-// we in nanoseconds.
-var times = []string{
+// stamped are the times that the engine core stamps in its messages. The engine
+// states seconds, we nanoseconds.
+var stamped = []string{
 	"gen_ai.latency.time_in_queue",
 	"gen_ai.latency.time_in_model_prefill",
 	"gen_ai.latency.time_in_model_decode",
 	"gen_ai.latency.time_in_model_inference",
+}
+
+// delivered are the times whose end the API server reads from its own clock, some
+// time after it received the message: when its event loop gets to it. Ours end at
+// the receipt (spec/README.md) and are early by as long as that loop was busy.
+var delivered = []string{
 	"gen_ai.latency.time_to_first_token",
 	"gen_ai.latency.e2e",
 }
+
+var times = append(slices.Clone(stamped), delivered...)
 
 // values are those that must be equal. The engine leaves a parameter out when it is 0.
 var values = []string{
@@ -134,10 +142,13 @@ func shapes(log []workload.Entry, spans []*span) map[string]int {
 }
 
 // compareNative matches our llm_request spans with the engine's own, one to one,
-// prints how much they differ, and fails where a count differs at all or a time by
-// more than 1 ms and more than 1 %.
+// prints how much they differ, and fails where a count differs at all or a stamped
+// time by more than 1 ms and more than 1 %. Of the delivered times most must be so
+// near, the median within 1 ms, and none later than the engine's own.
 func compareNative(t *testing.T, log []workload.Entry, spans []*span, native []*nativeSpan) {
 	t.Helper()
+	f := faults{t: t}
+	defer f.end("engine's own spans")
 	ours := map[string][]*span{}
 	finished, unfinished := 0, 0
 	for _, s := range spans {
@@ -160,16 +171,16 @@ func compareNative(t *testing.T, log []workload.Entry, spans []*span, native []*
 	t.Logf("%d requests sent, %d finished llm_request spans of ours, %d of the engine, %d of requests that did not finish",
 		len(log), finished, len(native), unfinished)
 	if len(native) < 200 {
-		t.Errorf("the engine made %d spans, want at least 200", len(native))
+		f.add("the engine made %d spans, want at least 200", len(native))
 	}
 	for id, list := range theirs {
 		if len(ours[id]) != len(list) {
-			t.Errorf("request %s: the engine has %d spans, we have %d", id, len(list), len(ours[id]))
+			f.add("request %s: the engine has %d spans, we have %d", id, len(list), len(ours[id]))
 		}
 	}
 	for id, list := range ours {
 		if len(theirs[id]) == 0 {
-			t.Errorf("request %s: the engine has no span, we have %d", id, len(list))
+			f.add("request %s: the engine has no span, we have %d", id, len(list))
 		}
 	}
 	byID := map[string]*span{}
@@ -188,17 +199,17 @@ func compareNative(t *testing.T, log []workload.Entry, spans []*span, native []*
 		for i, s := range assign(ours[id], list) {
 			n := list[i]
 			for _, a := range times {
-				compare(t, id, a, s, n, diffs[a], 1e9)
+				compare(&f, id, a, s, n, diffs[a], 1e9)
 			}
 			for _, a := range values {
-				compare(t, id, a, s, n, diffs[a], 1)
+				compare(&f, id, a, s, n, diffs[a], 1)
 			}
 			diffs["span start"].add(float64(s.Start)/1e3, float64(n.Start)/1e3)
 			if n.ParentID != "" {
 				// The engine's parent is the client's span; ours has the entry span in between.
 				entry := byID[s.TraceID+s.ParentID]
 				if s.TraceID != n.TraceID || entry == nil || entry.ParentID != n.ParentID {
-					t.Errorf("request %s: the engine's span is in trace %s below %s, ours in %s below entry %+v", id, n.TraceID, n.ParentID, s.TraceID, entry)
+					f.add("request %s: the engine's span is in trace %s below %s, ours in %s below entry %+v", id, n.TraceID, n.ParentID, s.TraceID, entry)
 				}
 			}
 		}
@@ -214,22 +225,28 @@ func compareNative(t *testing.T, log []workload.Entry, spans []*span, native []*
 	}
 	diffs["span start"].print(w, "span start", "us", 1)
 	w.Flush()
+	for _, a := range delivered {
+		d := diffs[a]
+		if n := len(d.abs); n > 0 && (d.abs[n/2] > 1e6 || d.over > n/5) {
+			t.Errorf("%s: %d of %d are beyond 1 ms and 1 %%, the median is %.0f us", a, d.over, n, d.abs[n/2]/1e3)
+		}
+	}
 	t.Logf("differences between our spans and the engine's own (over: beyond 1 ms and 1 %%)\n%s", &b)
 }
 
 // compare notes the difference in one attribute and fails when it is too large.
-func compare(t *testing.T, id, a string, s *span, n *nativeSpan, d *differences, scale float64) {
-	t.Helper()
+func compare(f *faults, id, a string, s *span, n *nativeSpan, d *differences, scale float64) {
+	f.t.Helper()
 	theirs, has := n.Attrs[a].(float64)
 	mine, ok := s.number(a)
 	if !has {
 		if ok && mine != 0 && scale == 1 {
-			t.Errorf("request %s: %s is %v, the engine leaves it out, which means 0", id, a, mine)
+			f.add("request %s: %s is %v, the engine leaves it out, which means 0", id, a, mine)
 		}
 		return
 	}
 	if !ok {
-		t.Errorf("request %s: no %s, the engine has %v", id, a, theirs)
+		f.add("request %s: no %s, the engine has %v", id, a, theirs)
 		return
 	}
 	theirs *= scale
@@ -243,7 +260,12 @@ func compare(t *testing.T, id, a string, s *span, n *nativeSpan, d *differences,
 	d.add(mine, theirs)
 	if over {
 		d.over++
-		t.Errorf("request %s: %s is %v, the engine has %v", id, a, mine, theirs)
+	}
+	if slices.Contains(delivered, a) {
+		over = over && mine > theirs
+	}
+	if over {
+		f.add("request %s: %s is %v, the engine has %v", id, a, mine, theirs)
 	}
 }
 
@@ -319,20 +341,22 @@ func permute(p []*span, k int, f func([]*span)) {
 // contain their children, nothing lasts a negative time, ids are not used twice.
 func checkTrees(t *testing.T, spans []*span) {
 	t.Helper()
+	f := faults{t: t}
+	defer f.end("trees")
 	byID := map[string]*span{}
 	for _, s := range spans {
 		if byID[s.SpanID] != nil {
-			t.Errorf("span id %s is used twice", s.SpanID)
+			f.add("span id %s is used twice", s.SpanID)
 		}
 		byID[s.SpanID] = s
 	}
 	for _, s := range spans {
 		if s.End < s.Start {
-			t.Errorf("%s %s ends %d ns before it starts", s.Name, s.SpanID, s.Start-s.End)
+			f.add("%s %s ends %d ns before it starts", s.Name, s.SpanID, s.Start-s.End)
 		}
 		for _, ev := range s.Events {
 			if ev.Time < s.Start || ev.Time > s.End {
-				t.Errorf("%s %s: event %s lies outside the span", s.Name, s.SpanID, ev.Name)
+				f.add("%s %s: event %s lies outside the span", s.Name, s.SpanID, ev.Name)
 			}
 		}
 		if s.entry() || s.ParentID == "" {
@@ -340,11 +364,11 @@ func checkTrees(t *testing.T, spans []*span) {
 		}
 		p := byID[s.ParentID]
 		if p == nil {
-			t.Errorf("%s %s has no parent %s", s.Name, s.SpanID, s.ParentID)
+			f.add("%s %s has no parent %s", s.Name, s.SpanID, s.ParentID)
 			continue
 		}
 		if p.TraceID != s.TraceID {
-			t.Errorf("%s %s is in trace %s, its parent in %s", s.Name, s.SpanID, s.TraceID, p.TraceID)
+			f.add("%s %s is in trace %s, its parent in %s", s.Name, s.SpanID, s.TraceID, p.TraceID)
 		}
 	}
 }

@@ -25,8 +25,11 @@ type answer struct {
 			} `json:"tool_calls"`
 		} `json:"delta"`
 	} `json:"choices"`
-	Usage      *usage    `json:"usage"`
-	Status     string    `json:"status"`      // /v1/responses
+	Usage      *usage `json:"usage"`
+	Status     string `json:"status"` // /v1/responses
+	Incomplete *struct {
+		Reason string `json:"reason"`
+	} `json:"incomplete_details"` // /v1/responses
 	StopReason *string   `json:"stop_reason"` // /v1/messages
 	Response   *answer   `json:"response"`    // /v1/responses: response.completed
 	Error      *apiError `json:"error"`
@@ -123,6 +126,9 @@ func (e *Entry) take(a *answer) {
 	}
 	if a.Object == "response" && (a.Status == "completed" || a.Status == "incomplete" || a.Status == "failed") {
 		e.FinishReasons = []string{a.Status}
+		if a.Incomplete != nil && a.Incomplete.Reason != "" {
+			e.FinishReasons[0] = a.Incomplete.Reason
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func Run(ctx context.Context, s *Scenario, o Options) ([]Entry, error) {
 		return nil, fmt.Errorf("base URL %q is not http://host:port", o.BaseURL)
 	}
 	plan := s.Plan(o.Seed, o.Count)
-	stamp(plan, o)
+	stamp(plan, s.Name, o)
 	var log []Entry
 	starts := make([]int, len(plan))
 	for i, session := range plan {
@@ -59,8 +59,8 @@ func Run(ctx context.Context, s *Scenario, o Options) ([]Entry, error) {
 }
 
 // stamp applies Trace and Plain to a plan.
-func stamp(plan []Session, o Options) {
-	g := &gen{Rand: newRand(o.Seed, "stamp")}
+func stamp(plan []Session, name string, o Options) {
+	g := &gen{Rand: newRand(o.Seed, "stamp "+name)}
 	for i := range plan {
 		for j := range plan[i].Requests {
 			r := &plan[i].Requests[j]

@@ -47,7 +47,7 @@ func TestStamp(t *testing.T) {
 	s := Find("chat")
 	for _, plain := range []bool{false, true} {
 		plan := s.Plan(1, 9)
-		stamp(plan, Options{Seed: 1, Trace: !plain, Plain: plain})
+		stamp(plan, s.Name, Options{Seed: 1, Trace: !plain, Plain: plain})
 		seen := map[string]bool{}
 		for _, session := range plan {
 			for _, r := range session.Requests {
@@ -183,8 +183,8 @@ func TestNote(t *testing.T) {
 			[]string{`{"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":1}]},"finish_reason":null}]}`, `{"id":"c","choices":[{"index":0,"finish_reason":"tool_calls"}]}`, `{"id":"c","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`},
 			Entry{ResponseID: "c", FinishReasons: []string{"tool_calls"}, InputTokens: n(3), OutputTokens: n(4), ToolCalls: 2}},
 		{"responses stream", "/v1/responses", true,
-			[]string{`{"type":"response.created","response":{"id":"resp_1","model":"tiny","status":"in_progress"}}`, `{"type":"response.output_text.delta","delta":"x"}`, `{"type":"response.incomplete","response":{"id":"resp_1","model":"tiny","status":"incomplete","usage":{"input_tokens":7,"output_tokens":8}}}`},
-			Entry{ResponseID: "resp_1", ResponseModel: "tiny", FinishReasons: []string{"incomplete"}, InputTokens: n(7), OutputTokens: n(8)}},
+			[]string{`{"type":"response.created","response":{"id":"resp_1","model":"tiny","status":"in_progress"}}`, `{"type":"response.output_text.delta","delta":"x"}`, `{"type":"response.incomplete","response":{"id":"resp_1","model":"tiny","status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"usage":{"input_tokens":7,"output_tokens":8}}}`},
+			Entry{ResponseID: "resp_1", ResponseModel: "tiny", FinishReasons: []string{"max_output_tokens"}, InputTokens: n(7), OutputTokens: n(8)}},
 		{"messages stream", "/v1/messages", true,
 			[]string{`{"type":"message_start","message":{"id":"m1","model":"tiny","usage":{"input_tokens":5,"output_tokens":0}}}`, `{"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}`, `{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":6}}`},
 			Entry{ResponseID: "m1", ResponseModel: "tiny", FinishReasons: []string{"max_tokens"}, InputTokens: n(5), OutputTokens: n(6)}},

@@ -37,9 +37,16 @@ descendants() {
 # starttime PID: tells a process from a later one with the same PID.
 starttime() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 
+# running PID: it exists and is more than a zombie that waits for its parent.
+running() {
+	local state
+	state=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -c1)
+	[ -n "$state" ] && [ "$state" != Z ]
+}
+
 stop() {
 	local pid=$1 p tree=() alive i
-	[ -d "/proc/$pid" ] || return 0
+	running "$pid" || return 0
 	# The command line of the API server names the model; anything else is not ours to end.
 	tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF "$MODEL" || die "process $pid is not the engine that this script starts"
 	for p in $(descendants "$pid"); do tree+=("$p:$(starttime "$p")"); done
@@ -47,9 +54,7 @@ stop() {
 	for ((i = 0; i < 150; i++)); do
 		alive=
 		for p in "${tree[@]}"; do
-			[ "$(starttime "${p%%:*}")" = "${p#*:}" ] || continue
-			# A zombie waits for its parent only.
-			[ "$(sed 's/.*) //' "/proc/${p%%:*}/stat" 2>/dev/null | cut -c1)" = Z ] && continue
+			[ "$(starttime "${p%%:*}")" = "${p#*:}" ] && running "${p%%:*}" || continue
 			alive+=" ${p%%:*}"
 		done
 		[ -n "$alive" ] || return 0
