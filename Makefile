@@ -37,6 +37,10 @@ test-collector: build ## tests against a real OpenTelemetry Collector, in a modu
 test-e2e: build engine ## the real engine, traced (root)
 	INFERSPAN_E2E=1 $(GOTEST) -v -count=1 -timeout 35m ./tests/e2e/...
 
+.PHONY: test-vm
+test-vm: ## the BPF programs on Debian kernels 5.10, 6.1 and 6.12, emulated (fetches kernels; some minutes)
+	tests/vm/run.sh
+
 .PHONY: engine
 engine: ## install the real engine for tests into the cache folder
 	$(ENGINE)/install.sh

@@ -1,0 +1,234 @@
+package vm
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/probes/attach"
+)
+
+// Types of messages, by libzmq's numbers.
+const (
+	vsm    = 101
+	lmsg   = 102
+	cmsg   = 104
+	zclmsg = 105
+)
+
+// TestLoad checks that the verifier takes the programs, with the constants that
+// change their paths.
+func TestLoad(t *testing.T) {
+	needGuest(t)
+	for _, content := range []bool{false, true} {
+		o, err := bpf.Load(bpf.Options{CaptureContent: content})
+		if err != nil {
+			t.Fatalf("content %v: %+v", content, err)
+		}
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestVerifier reports how much work the programs are to the verifier, whose limit
+// is a million instructions per program, and keeps half of it free.
+func TestVerifier(t *testing.T) {
+	needGuest(t)
+	spec, err := ebpf.LoadCollectionSpec(objectFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As for an agent in a container: the longer paths.
+	if err := spec.Variables["pidns_ino"].Set(uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	most, which := 0, ""
+	for name, p := range c.Programs {
+		n := 0
+		for line := range bytes.Lines([]byte(p.VerifierLog)) {
+			if _, err := fmt.Sscanf(string(line), "processed %d insns", &n); err == nil {
+				break
+			}
+		}
+		if n == 0 {
+			t.Errorf("%s: no count in the verifier's log %q", name, p.VerifierLog)
+		}
+		if n > most {
+			most, which = n, name
+		}
+	}
+	t.Logf("vm: verified %d %s", most, which)
+	if most > 500_000 {
+		t.Errorf("%s: %d instructions verified, want at most 500000", which, most)
+	}
+}
+
+// TestAttach checks by which means the probes are in.
+func TestAttach(t *testing.T) {
+	for build, means := range map[string]string{"ret": "uprobe", "tail": "uretprobe"} {
+		d := startDriver(t, build)
+		a := attachTo(t, load(t, bpf.Options{}), d.process())
+		if len(a.Report()) != 3 {
+			t.Errorf("%s: %d probes, want 3", build, len(a.Report()))
+		}
+		for _, s := range a.Report() {
+			want := "uprobe"
+			if s.Probe.Where == attach.Return {
+				want = means
+			}
+			if !s.Attached || s.Points == 0 || s.Means != want {
+				t.Errorf("%s: %s: %+v, want a %s", build, s.Probe, s, want)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Errorf("%s: %v", build, err)
+		}
+		d.ok("send %d 100 1 0 16", lmsg)
+	}
+}
+
+// TestFrames checks every byte of frames of all message types and of sizes around
+// each boundary, sent and received, returns tapped at return instructions and by
+// a uretprobe.
+func TestFrames(t *testing.T) {
+	const chunk = event.MaxData
+	for _, build := range []string{"ret", "tail"} {
+		d := startDriver(t, build)
+		o := load(t, bpf.Options{})
+		attachTo(t, o, d.process())
+		for _, tt := range []struct{ typ, size int }{
+			{vsm, 2}, {vsm, 33}, {cmsg, 200}, {zclmsg, 256}, {lmsg, 257}, {lmsg, 1025}, {zclmsg, 4097}, {lmsg, 16385},
+			{lmsg, chunk}, {lmsg, chunk + 1}, {lmsg, 8 * chunk}, {zclmsg, 8*chunk + 1}, {lmsg, 1 << 20},
+		} {
+			for dir, verb := range map[uint8]string{event.FrameSend: "send", event.FrameRecv: "recv"} {
+				name := fmt.Sprintf("%s %s type %d size %d", build, verb, tt.typ, tt.size)
+				start := bpf.Monotonic()
+				d.ok("%s %d %d 3 0 4096", verb, tt.typ, tt.size)
+				end := bpf.Monotonic()
+				chunks := min((tt.size+chunk-1)/chunk, 8)
+				rs := records(t, o, chunks)
+				if len(rs) != chunks {
+					t.Errorf("%s: %d records, want %d", name, len(rs), chunks)
+					continue
+				}
+				want, off := pattern(tt.size, 3), 0
+				for i, r := range rs {
+					h := event.Header{Time: r.Time, Kind: event.KindFrame, PID: uint32(d.pid()), TID: uint32(d.pid())}
+					f := event.Frame{Sock: 4096, ID: rs[0].Frame.ID, Size: uint32(tt.size), Dir: dir}
+					if tt.size > 8*chunk {
+						f.Flags = event.FrameCut
+						if i == 7 {
+							off = tt.size - chunk
+						}
+					}
+					f.Off = uint32(off)
+					if r.Header != h || r.Frame != f || r.Time < start || r.Time > end {
+						t.Errorf("%s: chunk %d: %+v %+v, want %+v %+v", name, i, r.Header, r.Frame, h, f)
+					}
+					if !bytes.Equal(r.Data, want[off:min(off+chunk, tt.size)]) {
+						t.Errorf("%s: chunk %d of %d bytes differs from the frame", name, i, len(r.Data))
+					}
+					off += len(r.Data)
+				}
+				if off != tt.size {
+					t.Errorf("%s: the chunks end at %d", name, off)
+				}
+			}
+		}
+		wantLosses(t, o, [event.LossReasons]uint64{event.LossTruncated: 4})
+	}
+}
+
+// TestLosses checks the counters, from whichever CPU they were counted on.
+func TestLosses(t *testing.T) {
+	d := startDriver(t, "ret")
+	o := load(t, bpf.Options{RingBytes: 4096})
+	attachTo(t, o, d.process())
+	wantLosses(t, o, [event.LossReasons]uint64{})
+	d.ok("wild 16")
+	d.ok("send 77 0 0 0 16")
+	for i := range runtime.NumCPU() {
+		var on unix.CPUSet
+		on.Set(i)
+		if err := unix.SchedSetaffinity(d.pid(), &on); err != nil {
+			t.Fatal(err)
+		}
+		d.ok("recv 77 0 0 0 16")
+	}
+	if rs := records(t, o, 0); len(rs) != 0 {
+		t.Errorf("%d records of frames that cannot be read", len(rs))
+	}
+	want := [event.LossReasons]uint64{event.LossFault: 1, event.LossUnknownMsg: uint64(1 + runtime.NumCPU())}
+	wantLosses(t, o, want)
+
+	const sent = 100
+	for i := range sent {
+		d.ok("send %d 200 %d 0 16", lmsg, i)
+	}
+	rs := records(t, o, 1)
+	for i, r := range rs {
+		if !bytes.Equal(r.Data, pattern(200, i)) {
+			t.Errorf("record %d of those that fit on the ring differs", i)
+		}
+	}
+	if len(rs) == sent {
+		t.Fatalf("a ring of a page holds %d records", sent)
+	}
+	want[event.LossRingFull] = uint64(sent - len(rs))
+	wantLosses(t, o, want)
+}
+
+// TestExit checks the record of a process's end, and that its probes go.
+func TestExit(t *testing.T) {
+	o := load(t, bpf.Options{})
+	for _, tt := range []struct {
+		name string
+		end  func(*driver) error
+		code uint32
+	}{
+		{"exit 3", func(d *driver) error { _, err := d.in.Write([]byte("exit 3\n")); return err }, 3 << 8},
+		{"killed", func(d *driver) error { return d.cmd.Process.Signal(syscall.SIGKILL) }, uint32(syscall.SIGKILL)},
+	} {
+		d := startDriver(t, "ret")
+		a := attachTo(t, o, d.process())
+		if err := tt.end(d); err != nil {
+			t.Fatal(err)
+		}
+		rs := records(t, o, 1)
+		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.pid() || rs[0].Code != tt.code {
+			t.Errorf("%s: records %+v, want the exit of %d with code %#x", tt.name, rs, d.pid(), tt.code)
+		}
+		select {
+		case <-a.Done():
+		case <-time.After(patience):
+			t.Errorf("%s: the probes are still there after the exit", tt.name)
+		}
+	}
+}
+
+// TestNested runs agent and targets in a PID namespace of their own, where the
+// programs walk the kernel's structs to the numbers that the agent knows.
+func TestNested(t *testing.T) {
+	needGuest(t)
+	if os.Getenv(nestedEnv) != "" {
+		t.Skip("nested already")
+	}
+	again(t, "^Test(Load|Frames|HTTP|Exit)$", &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Unshareflags: unix.CLONE_NEWNS,
+	}, nestedEnv+"=1")
+}
