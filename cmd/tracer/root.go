@@ -49,7 +49,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return withCode(exitUsage, fmt.Errorf("%w; see %q", err, cmd.CommandPath()+" --help"))
 	})
-	root.AddCommand(newPS(), newCheck(), newAttach(), newProfile(), newRecord(), newReplay(), newVersion())
+	root.AddCommand(newPS(), newCheck(), newAttach(), newProfile(), newRecord(), newReplay(), newInspect(), newVersion())
 	for _, c := range root.Commands() {
 		usageErrors(c)
 	}
