@@ -62,7 +62,7 @@ type tracerPyPlan struct {
 		Addr     uint64
 		Identity [4]uint64
 	}
-	Ops [64]struct {
+	Ops [96]struct {
 		_    structs.HostLayout
 		Code uint8
 		Dst  uint8
@@ -72,7 +72,7 @@ type tracerPyPlan struct {
 		B    uint32
 		C    uint32
 	}
-	Names [40]struct {
+	Names [48]struct {
 		_         structs.HostLayout
 		Hash      uint64
 		SlotClass uint64

@@ -8,8 +8,8 @@
 /* Plans that can be loaded at the same time, a power of two. */
 #define PY_PLANS 128
 /* Bounds of a plan. */
-#define PY_OPS 64
-#define PY_NAMES 40
+#define PY_OPS 96
+#define PY_NAMES 48
 #define PY_CODES 4
 #define PY_REGS 16 /* a power of two */
 /* Length of a name of an attribute, a multiple of 8. */
@@ -27,7 +27,7 @@
 #define PY_STR_MAX 256
 /* Entries of containers are looked at in chunks; steps are ops and chunks. */
 #define PY_ITEM_CHUNK 16
-#define PY_STEPS 320
+#define PY_STEPS 352
 
 /* How attributes of an instance are stored. */
 enum py_form {

@@ -179,3 +179,16 @@ func (v Value) Slot(name string) (offset uint64, cname uint64, err error) {
 	}
 	return off, t.name, nil
 }
+
+// CodeAt describes the code object at an address that a capture or a count of hits
+// has. It may be gone meanwhile, and another one be there: the answer is for people.
+func (in *Interp) CodeAt(addr uint64) (*Code, error) {
+	v, err := in.value(addr, nil)
+	if err != nil {
+		return nil, err
+	}
+	if !v.builtin("code") {
+		return nil, v.wrongType("code")
+	}
+	return v.Code()
+}

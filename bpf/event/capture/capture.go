@@ -8,8 +8,8 @@ package capture
 
 // Bounds of a plan; bpf/include/python.h.
 const (
-	MaxOps     = 64
-	MaxNames   = 40
+	MaxOps     = 96
+	MaxNames   = 48
 	MaxCodes   = 4
 	MaxRegs    = 16
 	MaxName    = 64 // bytes of a name
@@ -17,7 +17,7 @@ const (
 	MaxStr     = 256
 	MaxPlans   = 4 // plans of one code object
 	ItemChunk  = 16
-	MaxSteps   = 320 // ops and chunks of items
+	MaxSteps   = 352 // ops and chunks of items
 	Identities = 4   // words of a code object's identity
 )
 

@@ -1,0 +1,511 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf/link"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event/capture"
+	"inferspan/probes/procfs"
+	"inferspan/probes/python"
+	"inferspan/probes/python/plan"
+	"inferspan/probes/target"
+)
+
+// PythonTracer is the part of bpf.Objects that probes on an interpreter need.
+type PythonTracer interface {
+	Tracer
+	SetInterpreter(pid int, p capture.Process) error
+	RemoveInterpreter(pid int) error
+	AddPlan(p *capture.Plan) (uint32, error)
+	RemovePlan(id uint32)
+	NewProbe() uint32
+	SetProbe(pid int, addr uint64, probe uint32, flags uint16) error
+	RemoveProbe(pid int, addr uint64) error
+	ProbeHits(pid int, addr uint64) (uint64, error)
+	Watch(pid int, probe uint32, code uint64, plans ...uint32) error
+	Hits() ([]bpf.Hit, error)
+}
+
+// PythonProbe is a C function that Python code calls, and what is to be read when
+// watched code calls it. Calls from other code are counted only.
+type PythonProbe struct {
+	Callable plan.Function // as Python finds it: plan.Func("time", "monotonic")
+	Watches  []Watch
+}
+
+// Watch is code whose calls are captured: of the plans the first one whose function is
+// among the innermost frames.
+type Watch struct {
+	Caller plan.Function
+	Plans  []*plan.Plan
+}
+
+// PythonStatus tells of one probe on an interpreter.
+type PythonStatus struct {
+	Callable string `json:"callable"`
+	Probe    uint32 `json:"probe"` // number in captures and hits
+	Addr     uint64 `json:"addr"`  // of the C function in the process, 0 if not found
+	Attached bool   `json:"attached"`
+	Reason   string `json:"reason,omitempty"` // why not attached
+	// Watches are in the order of PythonProbe.
+	Watches []WatchStatus `json:"watches,omitempty"`
+}
+
+// WatchStatus tells of watched code.
+type WatchStatus struct {
+	Caller string       `json:"caller"`
+	Code   uint64       `json:"code"`             // address of its code object, 0 if not found
+	Reason string       `json:"reason,omitempty"` // why it is not watched
+	Plans  []PlanStatus `json:"plans,omitempty"`
+}
+
+// PlanStatus tells of a plan. By it a capture is understood: Plan is in its record,
+// and its values have the indexes of Slots.
+type PlanStatus struct {
+	Plan     uint32            `json:"plan"` // number in captures, 0 if it was not loaded
+	Name     string            `json:"name"`
+	Function string            `json:"function"` // that it reads from
+	Slots    []string          `json:"slots,omitempty"`
+	Dropped  map[string]string `json:"dropped,omitempty"` // slots that captures do not have, and why
+	Reason   string            `json:"reason,omitempty"`  // why it was not loaded
+}
+
+// CodeHits counts the calls of a probed function from one code object.
+type CodeHits struct {
+	Probe   uint32
+	Code    uint64 // address; 0: the calling frame was not found
+	Watched bool
+	Count   uint64
+}
+
+// Interpreter is the interpreter of a process with its probes. Its methods may be
+// called from several goroutines.
+type Interpreter struct {
+	pid    int
+	tracer PythonTracer
+	in     *python.Interp
+	proc   *Process // for its descriptor of the process
+	done   chan struct{}
+
+	mu     sync.Mutex
+	probes []*pythonProbe
+	closed bool
+	err    error
+}
+
+// pythonProbe is a probe with its link.
+type pythonProbe struct {
+	spec    PythonProbe
+	status  PythonStatus
+	link    io.Closer
+	watched []*watched // as status.Watches
+}
+
+type watched struct {
+	spec     Watch
+	code     *python.Code
+	programs []*plan.Program
+	ids      []uint32
+}
+
+// AttachInterpreter puts probes on C functions that Python code of p calls. A probe,
+// watch or plan that cannot be made is reported with the reason; an error is returned
+// when nothing can be: it wraps ErrExited, python.ErrUnsupported, bpf.ErrPermission.
+// The probes are taken out by Close, or when the process exits.
+//
+// in is the interpreter of p. It is read here, and again by Stale and Refresh.
+func AttachInterpreter(t PythonTracer, p *target.Process, in *python.Interp, probes []PythonProbe) (_ *Interpreter, err error) {
+	i := &Interpreter{pid: p.PID, tracer: t, in: in, proc: &Process{pid: p.PID}, done: make(chan struct{})}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if i.proc.gone() && !errors.Is(err, ErrExited) {
+			err = fmt.Errorf("%w: %w", ErrExited, err)
+		}
+		err = fmt.Errorf("attaching to the interpreter of process %d: %w", p.PID, errors.Join(err, i.Close()))
+	}()
+	if err := i.proc.open(p); err != nil {
+		return nil, err
+	}
+	layout, err := in.CaptureLayout()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.SetInterpreter(p.PID, layout); err != nil {
+		return nil, err
+	}
+	maps, err := procfs.FS{}.Maps(p.PID)
+	if err != nil {
+		return nil, err
+	}
+	for _, spec := range probes {
+		probe := &pythonProbe{spec: spec, status: PythonStatus{Callable: spec.Callable.String()}}
+		i.probes = append(i.probes, probe)
+		if err := i.attach(probe, maps); err != nil {
+			probe.status.Reason = err.Error()
+			if errors.Is(err, bpf.ErrPermission) || i.proc.gone() {
+				return nil, err
+			}
+		}
+	}
+	if i.proc.gone() {
+		return nil, ErrExited
+	}
+	go i.wait()
+	return i, nil
+}
+
+// wait takes the probes out when the process exits. Close ends it.
+func (i *Interpreter) wait() {
+	defer close(i.done)
+	conn, err := i.proc.pidfd.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	if conn.Read(readable) == nil {
+		i.release()
+	}
+}
+
+// attach resolves and attaches a probe that is not attached.
+func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
+	fn := p.spec.Callable
+	c, err := i.in.Callable(fn.Module, fn.Path...)
+	if err != nil {
+		return err
+	}
+	m, off, err := c.File(maps)
+	if err != nil {
+		return err
+	}
+	f, _, err := procfs.FS{}.OpenMapped(i.pid, m)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	exe, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", m.Path, err)
+	}
+	if p.status.Probe == 0 {
+		p.status.Probe = i.tracer.NewProbe()
+		for _, w := range p.spec.Watches {
+			p.watched = append(p.watched, &watched{spec: w})
+			p.status.Watches = append(p.status.Watches, WatchStatus{Caller: w.Caller.String()})
+		}
+		for n := range p.watched {
+			i.watch(p, n)
+		}
+	}
+	for _, other := range i.probes {
+		if other != p && other.status.Attached && other.status.Addr == c.Addr {
+			return fmt.Errorf("%s is the C function of %s, which has a probe", fn, other.status.Callable)
+		}
+	}
+	p.status.Addr = c.Addr
+	// Before the link: a hit without it would not be counted.
+	if err := i.tracer.SetProbe(i.pid, c.Addr, p.status.Probe, 0); err != nil {
+		return err
+	}
+	prog := i.tracer.Program(bpf.ProgPyHit)
+	if prog == nil {
+		return fmt.Errorf("no BPF program %s", bpf.ProgPyHit)
+	}
+	l, err := exe.Uprobe(c.Name, prog, &link.UprobeOptions{Address: off, PID: i.pid})
+	if err != nil {
+		return errors.Join(explain(err), i.tracer.RemoveProbe(i.pid, c.Addr))
+	}
+	p.link = l
+	p.status.Attached, p.status.Reason = true, ""
+	return nil
+}
+
+// watch resolves watch n of a probe and has the kernel look for it, and undoes what an
+// earlier call did.
+func (i *Interpreter) watch(p *pythonProbe, n int) {
+	w, s := p.watched[n], &p.status.Watches[n]
+	i.unwatch(p, n)
+	*s = WatchStatus{Caller: s.Caller}
+	code, err := i.in.Code(w.spec.Caller.Module, w.spec.Caller.Path...)
+	if err != nil {
+		s.Reason = err.Error()
+		return
+	}
+	for _, pl := range w.spec.Plans {
+		ps := PlanStatus{Name: pl.Name, Function: pl.Function().String()}
+		prog, err := pl.Compile(i.in)
+		if err == nil {
+			ps.Plan, err = i.tracer.AddPlan(&prog.Plan)
+		}
+		if err != nil {
+			ps.Reason = err.Error()
+		} else {
+			ps.Slots, ps.Dropped = prog.Slots, prog.Dropped
+			w.programs = append(w.programs, prog)
+			w.ids = append(w.ids, ps.Plan)
+		}
+		s.Plans = append(s.Plans, ps)
+	}
+	if len(w.ids) == 0 {
+		s.Reason = "none of its plans can be used"
+		return
+	}
+	if err := i.tracer.Watch(i.pid, p.status.Probe, code.Addr(), w.ids...); err != nil {
+		s.Reason = err.Error()
+		i.unwatch(p, n)
+		return
+	}
+	w.code, s.Code = code, code.Addr()
+}
+
+func (i *Interpreter) unwatch(p *pythonProbe, n int) {
+	w := p.watched[n]
+	if w.code != nil {
+		// Another watch of the same code would be undone too; each code has one.
+		_ = i.tracer.Watch(i.pid, p.status.Probe, w.code.Addr())
+	}
+	for _, id := range w.ids {
+		i.tracer.RemovePlan(id)
+	}
+	w.code, w.ids, w.programs = nil, nil, nil
+}
+
+// Report tells of each probe.
+func (i *Interpreter) Report() []PythonStatus {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	out := make([]PythonStatus, len(i.probes))
+	for n, p := range i.probes {
+		out[n] = p.status
+		out[n].Watches = slices.Clone(p.status.Watches)
+	}
+	return out
+}
+
+// Detach takes probe n of the report out; its watches stay for Reattach. reason is
+// what the report says from then on.
+func (i *Interpreter) Detach(n int, reason string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return os.ErrClosed
+	}
+	p := i.probes[n]
+	if p.link == nil {
+		return nil
+	}
+	err := errors.Join(p.link.Close(), i.tracer.RemoveProbe(i.pid, p.status.Addr))
+	p.link = nil
+	p.status.Attached, p.status.Reason = false, reason
+	if err != nil {
+		return fmt.Errorf("detaching %s from process %d: %w", p.status.Callable, i.pid, err)
+	}
+	return nil
+}
+
+// Reattach attaches probe n of the report again; its count of hits begins at 0.
+func (i *Interpreter) Reattach(n int) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return os.ErrClosed
+	}
+	p := i.probes[n]
+	if p.link != nil {
+		return nil
+	}
+	maps, err := procfs.FS{}.Maps(i.pid)
+	if err == nil {
+		err = i.attach(p, maps)
+	}
+	if err != nil {
+		p.status.Reason = err.Error()
+		return fmt.Errorf("attaching %s to process %d again: %w", p.status.Callable, i.pid, err)
+	}
+	return nil
+}
+
+// ProbeHits returns how often the function of probe n of the report was called since
+// the probe was attached; 0 while it is not.
+func (i *Interpreter) ProbeHits(n int) (uint64, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return 0, os.ErrClosed
+	}
+	if p := i.probes[n]; p.link != nil {
+		return i.tracer.ProbeHits(i.pid, p.status.Addr)
+	}
+	return 0, nil
+}
+
+// Hits counts the calls by calling code since AttachInterpreter, the most frequent
+// first. CodeName tells whose code it is.
+func (i *Interpreter) Hits() ([]CodeHits, error) {
+	hits, err := i.tracer.Hits()
+	if err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	watched := map[[2]uint64]bool{}
+	for _, p := range i.probes {
+		for _, w := range p.status.Watches {
+			if w.Code != 0 {
+				watched[[2]uint64{uint64(p.status.Probe), w.Code}] = true
+			}
+		}
+	}
+	var out []CodeHits
+	for _, h := range hits {
+		if h.PID == i.pid {
+			out = append(out, CodeHits{Probe: h.Probe, Code: h.Code, Count: h.Count, Watched: watched[[2]uint64{uint64(h.Probe), h.Code}]})
+		}
+	}
+	return out, nil
+}
+
+// CodeName returns the qualified name and the file of a code object, for people:
+// another one may be at its address by now.
+func (i *Interpreter) CodeName(code uint64) (name, file string, err error) {
+	c, err := i.in.CodeAt(code)
+	if err != nil {
+		return "", "", err
+	}
+	return c.Qualname, c.File, nil
+}
+
+// Stale returns what is no longer as it was resolved, with the reason: watched
+// functions that run other code, and probed names that lead elsewhere. Refresh
+// resolves them again. ErrExited if the process has ended.
+func (i *Interpreter) Stale() (map[string]string, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	stale := map[string]string{}
+	for _, p := range i.probes {
+		if c, err := i.in.Callable(p.spec.Callable.Module, p.spec.Callable.Path...); p.status.Addr != 0 {
+			if errors.Is(err, python.ErrGone) {
+				return nil, ErrExited
+			}
+			if err != nil {
+				stale[p.status.Callable] = err.Error()
+			} else if c.Addr != p.status.Addr {
+				stale[p.status.Callable] = "calls another C function"
+			}
+		}
+		for n, w := range p.watched {
+			why, err := w.stale()
+			if errors.Is(err, python.ErrGone) {
+				return nil, ErrExited
+			}
+			if why != "" {
+				stale[p.status.Watches[n].Caller] = why
+			}
+		}
+	}
+	return stale, nil
+}
+
+// stale says why the watch is to be resolved again, "" if it is not.
+func (w *watched) stale() (string, error) {
+	if w.code == nil {
+		return "", nil
+	}
+	if err := w.code.Check(); err != nil {
+		return err.Error(), err
+	}
+	for _, p := range w.programs {
+		gone, err := p.Stale()
+		if err != nil {
+			return "", err
+		}
+		var all []string
+		for fn, why := range gone {
+			all = append(all, fn+": "+why)
+		}
+		if len(all) > 0 {
+			slices.Sort(all)
+			return strings.Join(all, "; "), nil
+		}
+	}
+	return "", nil
+}
+
+// Refresh resolves again what is stale or was not found before: modules may have been
+// loaded since. It returns whether the report has changed; the plans that are new
+// there have new numbers.
+func (i *Interpreter) Refresh() (bool, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return false, os.ErrClosed
+	}
+	changed := false
+	for _, p := range i.probes {
+		for n, w := range p.watched {
+			why, err := w.stale()
+			if errors.Is(err, python.ErrGone) {
+				return changed, ErrExited
+			}
+			if why == "" && w.code != nil {
+				continue
+			}
+			before := p.status.Watches[n]
+			i.watch(p, n)
+			changed = changed || before.Code != p.status.Watches[n].Code || w.code != nil
+		}
+	}
+	return changed, nil
+}
+
+// Done is closed after the process exited and its probes were taken out, or after Close.
+func (i *Interpreter) Done() <-chan struct{} { return i.done }
+
+// Close takes the probes out. Calls after the first do nothing.
+func (i *Interpreter) Close() error {
+	i.release()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.err
+}
+
+// release undoes everything, once.
+func (i *Interpreter) release() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return
+	}
+	i.closed = true
+	var links []io.Closer
+	for _, p := range i.probes {
+		if p.link != nil {
+			links = append(links, p.link)
+			p.link = nil
+		}
+		p.status.Attached = false
+	}
+	errs := bpf.CloseAll(links)
+	errs = append(errs, i.tracer.RemoveInterpreter(i.pid))
+	for _, p := range i.probes {
+		for _, w := range p.watched {
+			for _, id := range w.ids {
+				i.tracer.RemovePlan(id)
+			}
+			w.ids = nil
+		}
+	}
+	if i.proc.pidfd != nil {
+		errs = append(errs, i.proc.pidfd.Close())
+	}
+	i.err = errors.Join(errs...)
+}

@@ -1,0 +1,406 @@
+package bpf_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/bpf/event/capture"
+	"inferspan/probes/attach"
+	"inferspan/probes/python"
+	"inferspan/probes/python/plan"
+	"inferspan/probes/target"
+)
+
+// pythons returns the interpreters to test with, by minor version: those in the list
+// INFERSPAN_PYTHONS and what is found in the path, in /usr/bin (a static one on
+// Debian) and in pyenv.
+func pythons() map[string][]string {
+	paths := filepath.SplitList(os.Getenv("INFERSPAN_PYTHONS"))
+	for _, v := range []string{"3.10", "3.11", "3.12", "3.13", "3.14"} {
+		if p, err := exec.LookPath("python" + v); err == nil {
+			paths = append(paths, p)
+		}
+	}
+	paths = append(paths, "/usr/bin/python3")
+	if b, err := exec.Command("pyenv", "root").Output(); err == nil {
+		found, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(b)), "versions", "3.*", "bin", "python3"))
+		paths = append(paths, found...)
+	}
+	out := map[string][]string{}
+	seen := map[string]bool{}
+	for _, p := range paths {
+		b, err := exec.Command(p, "-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))").Output()
+		v, real, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+		if err == nil && !seen[real] {
+			seen[real] = true
+			out[v] = append(out[v], p)
+		}
+	}
+	return out
+}
+
+// eachPython runs f with each supported version, as a subtest.
+func eachPython(t *testing.T, f func(t *testing.T, python string)) {
+	needRoot(t)
+	have := pythons()
+	for _, v := range []string{"3.10", "3.11", "3.12", "3.13", "3.14"} {
+		t.Run(v, func(t *testing.T) {
+			if len(have[v]) == 0 {
+				t.Skipf("no Python %s on this machine", v)
+			}
+			for _, p := range have[v] {
+				f(t, p)
+			}
+		})
+	}
+}
+
+// pyProgram is a running testdata/capture.py.
+type pyProgram struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+func startPython(t *testing.T, path string, args ...string) *pyProgram {
+	t.Helper()
+	cmd := exec.Command(path, append([]string{"testdata/capture.py"}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	p := &pyProgram{t, cmd, stdin, bufio.NewScanner(stdout)}
+	p.out.Buffer(nil, 1<<20)
+	if !p.out.Scan() || p.out.Text() != "ready" {
+		t.Fatalf("%s: %q, %v", path, p.out.Text(), p.out.Err())
+	}
+	return p
+}
+
+// do gives a command and returns the lines up to its end.
+func (p *pyProgram) do(command string) []string {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.in, command); err != nil {
+		p.t.Fatal(err)
+	}
+	var lines []string
+	for p.out.Scan() {
+		if p.out.Text() == "done" {
+			return lines
+		}
+		lines = append(lines, p.out.Text())
+	}
+	p.t.Fatalf("%s: the program ended: %v", command, p.out.Err())
+	return nil
+}
+
+// captures reads all captures in the background, until stop is called.
+type captures struct {
+	stop chan struct{}
+	done chan []event.Record
+}
+
+func collect(t *testing.T, o *bpf.Objects) *captures {
+	c := &captures{make(chan struct{}), make(chan []event.Record, 1)}
+	go func() {
+		var out []event.Record
+		for stopping := false; ; {
+			select {
+			case <-c.stop:
+				stopping = true
+			default:
+			}
+			o.Reader().SetDeadline(time.Now().Add(3 * flushInterval))
+			var r event.Record
+			err := o.Reader().Read(&r)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				if stopping {
+					c.done <- out
+					return
+				}
+				continue
+			}
+			if err != nil {
+				t.Error(err)
+				c.done <- out
+				return
+			}
+			r.Data = append([]byte(nil), r.Data...)
+			out = append(out, r)
+		}
+	}()
+	return c
+}
+
+func (c *captures) end() []event.Record {
+	close(c.stop)
+	return <-c.done
+}
+
+// stepPlans read from Maker.step. A plan has room for some 40 names.
+func stepPlans() []*plan.Plan {
+	a := plan.New("step", plan.Func("__main__", "Maker.step"), 4)
+	slots := func(r *plan.Ref, class, name string) *plan.Ref { return r.AttrOf(plan.Func("__main__", class), name) }
+	self := a.Local("self")
+	self.Attr("who").Value("who")
+	self.Attr("seq").Value("seq")
+	a.Local("how").Value("how")
+	p := self.Attr("plain")
+	p.Attr("number").Value("number")
+	p.Attr("ratio").Value("ratio")
+	p.Attr("flag").Value("flag")
+	p.Attr("nothing").Value("nothing")
+	p.Attr("text").Value("text")
+	p.Attr("absent").Value("absent")
+	p.Value("wrong")
+	p.Len("len_wrong")
+	self.Attr("touched").Attr("number").Value("touched")
+	self.Attr("extra").Attr("number").Value("extra")
+	self.Attr("wide").Attr("a37").Value("wide")
+	huge := self.Attr("huge")
+	huge.Attr("a299").Value("huge")
+	huge.Attr("a0").Value("huge0")
+	s := self.Attr("slots")
+	slots(s, "Slots", "first").Value("first")
+	slots(s, "Slots", "second").Value("second")
+	slots(s, "Slots", "unset").Value("unset")
+	slots(self.Attr("more"), "MoreSlots", "third").Value("third")
+	both := self.Attr("both")
+	both.Attr("fourth").Value("fourth")
+	slots(both, "Slots", "first").Value("both_first")
+	self.Attr("error").Attr("code").Value("code")
+	sub := self.Attr("sub")
+	sub.Attr("attr").Value("sub_attr")
+	sub.Len("sub_len")
+	self.Attr("general").Items("general", 100, 40)
+	gone := self.Attr("gone")
+	gone.Items("gone", 100, 40)
+	gone.Key("k199").Value("gone_key")
+	self.Attr("queue").Len("queue")
+	self.Attr("frozen").Elements("frozen", 100, 40)
+	return []*plan.Plan{a}
+}
+
+// outputPlan reads what else Maker.step has; it hangs off another code object.
+func outputPlan() *plan.Plan {
+	b := plan.New("output", plan.Func("__main__", "Maker.step"), 4)
+	self := b.Local("self")
+	self.Attr("who").Value("who")
+	self.Attr("seq").Value("seq")
+	self.Addr("self")
+	out := b.Local("out")
+	tokens := out.Attr("tokens")
+	tokens.Items("tokens", 400, 40)
+	tokens.Len("tokens_len")
+	out.Attr("total").Value("total")
+	fresh := out.Attr("fresh")
+	fresh.Index(0).AttrOf(plan.Func("__main__", "Slots"), "second").Value("first_fresh")
+	fresh.EachOf(plan.Func("__main__", "Slots"), "fresh", 100, 64, "second", "first")
+	out.Attr("done").Elements("done", 100, 40)
+	out.Attr("done").Len("done_len")
+	out.Attr("maybe").Value("maybe")
+	b.Local("items").Elements("tuple", 10, 0)
+	b.Local("items").Len("tuple_len")
+	b.Local("local").Value("local")
+	b.Local("cell").Value("cell")
+	b.Local("big").Value("big")
+	b.Local("level").Value("level")
+	b.Local("text").Value("str_sub")
+	return b
+}
+
+// plain converts a value to what JSON has for it.
+func plain(v *plan.Value) any {
+	switch v.Tag {
+	case capture.TagInt:
+		return json.Number(fmt.Sprint(v.Int))
+	case capture.TagFloat:
+		return v.Float
+	case capture.TagBool:
+		return v.Int != 0
+	case capture.TagNone:
+		return nil
+	case capture.TagMissing:
+		return map[string]any{"missing": v.Missing.String()}
+	case capture.TagItems:
+		out := make([]any, 0, v.Count())
+		for i := 0; i < len(v.Values); i += v.Per {
+			if v.Per == 1 {
+				out = append(out, plain(&v.Values[i]))
+				continue
+			}
+			var item []any
+			for j := range v.Per {
+				item = append(item, plain(&v.Values[i+j]))
+			}
+			out = append(out, item)
+		}
+		return out
+	}
+	return v.Str
+}
+
+// equal compares a captured value with the one that the program said.
+func equal(got, want any) bool {
+	if f, ok := got.(float64); ok {
+		n, ok := want.(json.Number)
+		if !ok {
+			return false
+		}
+		w, err := n.Float64()
+		return err == nil && w == f
+	}
+	g, _ := json.Marshal(got)
+	w, _ := json.Marshal(want)
+	return string(g) == string(w)
+}
+
+func interpreter(t *testing.T, o *bpf.Objects, pid int, probes ...attach.PythonProbe) *attach.Interpreter {
+	t.Helper()
+	in, err := python.Open(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := attach.AttachInterpreter(o, process(t, pid, target.RoleCore), in, probes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := i.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, p := range i.Report() {
+		if !p.Attached {
+			t.Errorf("%s: %s", p.Callable, p.Reason)
+		}
+		for _, w := range p.Watches {
+			if w.Reason != "" {
+				t.Errorf("%s: %s", w.Caller, w.Reason)
+			}
+			for _, pl := range w.Plans {
+				if pl.Reason != "" || len(pl.Dropped) > 0 {
+					t.Errorf("%s: %s, dropped %v", pl.Name, pl.Reason, pl.Dropped)
+				}
+			}
+		}
+	}
+	return i
+}
+
+// TestCaptures compares every value of captures with what the program itself had,
+// in threads, generators, coroutines and callbacks, with objects in all forms of
+// storage that change all the time.
+func TestCaptures(t *testing.T) {
+	const steps = 200
+	eachPython(t, func(t *testing.T, path string) {
+		for _, p := range append(stepPlans(), outputPlan()) {
+			o := load(t, bpf.Options{RingBytes: 32 << 20})
+			prog := startPython(t, path, fmt.Sprint(steps), "1")
+			i := interpreter(t, o, prog.cmd.Process.Pid, attach.PythonProbe{
+				Callable: plan.Func("time", "monotonic"),
+				Watches:  []attach.Watch{{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{p}}},
+			})
+			c := collect(t, o)
+			lines := prog.do("run")
+			checkCaptures(t, i, c.end(), lines, 4*steps)
+			if got, want := losses(t, o), ([event.LossReasons]uint64{}); got != want {
+				t.Errorf("%s: losses %v", path, got)
+			}
+			i.Close()
+			o.Close()
+		}
+	})
+}
+
+func checkCaptures(t *testing.T, i *attach.Interpreter, rs []event.Record, lines []string, want int) {
+	t.Helper()
+	said := map[string]map[string]any{}
+	for _, l := range lines {
+		var m map[string]any
+		d := json.NewDecoder(strings.NewReader(l))
+		d.UseNumber()
+		if err := d.Decode(&m); err != nil {
+			t.Fatalf("%s: %v", l, err)
+		}
+		said[fmt.Sprint(m["who"], " ", m["seq"])] = m
+	}
+	report := i.Report()[0].Watches[0].Plans[0]
+	missing := map[string]int{}
+	seen, wrong, size, values := 0, 0, 0, 0
+	var c plan.Capture
+	for _, r := range rs {
+		if err := c.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Capture.Plan != report.Plan || r.Capture.Flags != 0 {
+			t.Errorf("plan %d with flags %#x, want plan %d", r.Capture.Plan, r.Capture.Flags, report.Plan)
+		}
+		got := map[string]any{}
+		for n, slot := range report.Slots {
+			v := c.Slot(n)
+			if v == nil {
+				t.Fatalf("no slot %s", slot)
+			}
+			if v.Tag == capture.TagItems && (slot == "done" || slot == "frozen") {
+				sort.Slice(v.Values, func(i, j int) bool { return v.Values[i].Str < v.Values[j].Str })
+			}
+			if v.Tag == capture.TagItems && !v.Complete() {
+				t.Errorf("%s: %d of %d items", slot, v.Count(), v.Total)
+			}
+			if v.Tag == capture.TagAddr {
+				continue
+			}
+			got[slot] = plain(v)
+			if v.Tag == capture.TagMissing {
+				missing[slot+": "+v.Missing.String()]++
+			}
+		}
+		key := fmt.Sprint(got["who"], " ", got["seq"])
+		m := said[key]
+		if m == nil {
+			t.Fatalf("a capture of %s, which the program did not make: %v", key, got)
+		}
+		delete(said, key)
+		seen++
+		size += len(r.Data)
+		for slot, v := range got {
+			values++
+			if !equal(v, m[slot]) {
+				if wrong++; wrong < 10 {
+					t.Errorf("%s, %v: %s is %v, want %v", key, m["how"], slot, v, m[slot])
+				}
+			}
+		}
+	}
+	if seen != want || len(said) != 0 {
+		t.Errorf("%d captures, want %d", seen, want)
+	}
+	t.Logf("plan %s: %d captures of %d bytes on average, %d values; missing as expected: %v", report.Name, seen, size/max(seen, 1), values, missing)
+}

@@ -1,0 +1,259 @@
+"""Objects whose values the test knows: each step says on standard output, as JSON, what
+a capture at its clock read must have. {"missing": reason} is a value that must not be
+there. Usage: capture.py STEPS SEED"""
+import asyncio
+import collections
+import dataclasses
+import enum
+import json
+import random
+import sys
+import threading
+import time
+import types  # so that the type of cells can be found
+
+ODD = ["", "a", "req-0123456789abcdef", "caf\u00e9", "\u043f\u0440\u0438\u0432\u0435\u0442", "\U0001f600 face", "x" * 64]
+INTS = [0, 1, -1, 7, 255, 256, 2**29, 2**30 - 1, 2**30, -(2**30), 2**31, 2**60 - 1, 2**60, -(2**61), 2**63 - 1, -(2**63) + 1]
+LIMIT = {"missing": "too_large"}
+write = threading.Lock()
+
+
+class Level(enum.IntEnum):
+    LOW = 3
+    HIGH = 2**40
+
+
+class Text(str):
+    pass
+
+
+class Plain:
+    """Few attributes: values beside the instance, keys with the class."""
+
+    def __init__(self, r):
+        self.number = r.choice(INTS)
+        self.ratio = r.random() * 10 ** r.randint(-300, 300)
+        self.flag = r.random() < 0.5
+        self.nothing = None
+        self.text = r.choice(ODD)
+
+
+class Wide:
+    """More attributes than shared keys hold."""
+
+    def __init__(self, r, n):
+        for i in range(n):
+            setattr(self, f"a{i}", i * 1000 + r.randint(0, 999))
+
+
+class Slots:
+    __slots__ = ("first", "second", "unset")
+
+    def __init__(self, r):
+        self.first = r.choice(INTS)
+        self.second = r.choice(ODD)
+
+
+class MoreSlots(Slots):
+    __slots__ = ("third",)
+
+    def __init__(self, r):
+        super().__init__(r)
+        self.third = r.random()
+
+
+class SlotsAndDict(Slots):
+    def __init__(self, r):
+        super().__init__(r)
+        self.fourth = r.choice(INTS)
+
+
+@dataclasses.dataclass
+class Output:
+    tokens: dict
+    total: int
+    fresh: list
+    done: set
+    maybe: object = None
+
+
+class Queue(collections.deque):
+    pass
+
+
+class Error(Exception):
+    """Its __dict__ is at a place that the class says."""
+
+
+class Sub(dict):
+    """A dict that also has attributes."""
+
+
+def clock():
+    return time.monotonic()
+
+
+class Maker:
+    def __init__(self, r, who):
+        self.r = r
+        self.who = who
+        self.seq = 0
+        self.plain = Plain(r)
+        self.touched = Plain(r)
+        self.touched.__dict__  # its attributes move into a dict
+        self.extra = Plain(r)
+        self.wide = Wide(r, 40)
+        self.huge = Wide(r, 300)
+        self.slots = Slots(r)
+        self.more = MoreSlots(r)
+        self.both = SlotsAndDict(r)
+        self.error = Error("x")
+        self.sub = Sub()
+        self.sub.attr = 5
+        self.table = {}
+        self.general = {}
+        self.gone = {f"k{i}": i for i in range(200)}
+        self.queue = Queue()
+        self.frozen = frozenset()
+
+    def change(self):
+        r = self.r
+        self.seq += 1
+        # Grow to 300 and shrink; deleted entries stay until the next growth.
+        if r.random() < 0.5:
+            for _ in range(r.randint(0, 60)):
+                self.table[f"{self.who}-{r.randint(0, 999):03d}{r.choice(ODD[:5])}"] = r.choice(INTS)
+            while len(self.table) > 300:
+                del self.table[r.choice(list(self.table))]
+        else:
+            for k in r.sample(list(self.table), k=min(len(self.table), r.randint(0, 80))):
+                del self.table[k]
+        if r.random() < 0.05:
+            self.table = {}
+        self.general[r.randint(0, 50)] = r.choice(INTS)
+        self.general[r.choice(ODD)] = r.choice([1.5, True, None, "v"])
+        if len(self.general) > 40:
+            self.general = {}
+        self.gone = {f"k{i}": i for i in range(200)}
+        for i in range(r.randint(150, 200)):
+            del self.gone[f"k{i}"]
+        # The same class, in all forms.
+        self.plain = Plain(r)
+        if r.random() < 0.3:
+            self.plain.__dict__
+        if r.random() < 0.3:
+            del self.plain.number
+            self.plain.number = r.choice(INTS)
+        self.touched.number = r.choice(INTS)
+        setattr(self.extra, f"x{r.randint(0, 60)}", 1)
+        self.extra.number = r.choice(INTS)
+        self.slots = r.choice([Slots, MoreSlots, SlotsAndDict])(r)
+        self.more = MoreSlots(r)
+        self.both = SlotsAndDict(r)
+        self.error.code = r.choice(INTS)
+        self.sub = Sub((str(i), i) for i in range(r.randint(0, 5)))
+        self.sub.attr = r.choice(INTS)
+        self.queue = Queue(range(r.randint(0, 200)))
+        self.frozen = frozenset(str(i) for i in range(r.randint(0, 20)))
+
+    def say(self, how, out, local, cell, big, items, level, text, maybe):
+        def s(v, n=64):
+            width = 1 if max(map(ord, v), default=0) < 256 else 2 if max(map(ord, v)) < 65536 else 4
+            return v if len(v) * width <= n else LIMIT
+
+        def n(v):
+            return v if -(2**63) < v < 2**63 else LIMIT
+
+        p = self.plain
+        want = {
+            "who": self.who, "seq": self.seq, "how": how, "number": p.number, "ratio": p.ratio, "flag": p.flag, "nothing": None, "text": s(p.text),
+            "touched": self.touched.number, "extra": self.extra.number, "wide": self.wide.a37, "huge": self.huge.a299, "huge0": self.huge.a0,
+            "first": self.slots.first, "second": s(self.slots.second), "unset": {"missing": "unset"}, "third": self.more.third,
+            "fourth": self.both.fourth, "both_first": self.both.first, "code": self.error.code, "sub_attr": self.sub.attr, "sub_len": len(self.sub),
+            "absent": {"missing": "no_name"}, "wrong": {"missing": "other_type"}, "len_wrong": {"missing": "other_type"},
+            "tokens": [[s(k, 40), v] for k, v in out.tokens.items()], "tokens_len": len(out.tokens), "total": out.total,
+            "general": [[s(k, 40) if isinstance(k, str) else k, v] for k, v in self.general.items()],
+            "gone": [[k, v] for k, v in self.gone.items()], "gone_key": self.gone.get("k199", {"missing": "no_name"}),
+            "fresh": [[s(o.second), o.first] for o in out.fresh], "first_fresh": s(out.fresh[0].second) if out.fresh else {"missing": "no_name"},
+            "done": sorted(out.done), "done_len": len(out.done), "maybe": maybe, "queue": len(self.queue), "frozen": sorted(self.frozen),
+            "tuple": list(items), "tuple_len": len(items), "local": n(local), "cell": cell, "big": n(big), "level": int(level), "str_sub": str(text),
+        }
+        with write:
+            print(json.dumps(want), flush=False)
+
+    def step(self, how):
+        self.change()
+        r = self.r
+        out = Output(dict(self.table), sum(self.table.values()) % 2**60, [Slots(r) for _ in range(r.randint(0, 30))],
+                     {f"d{i}" for i in range(r.randint(0, 40))}, r.choice([None, 1, "m"]))
+        for _ in range(r.randint(0, 30)):
+            out.done.add(f"e{r.randint(0, 99)}")
+            out.done.discard(f"d{r.randint(0, 40)}")
+        local = r.choice(INTS)
+        big = r.choice([2**63, -(2**63), 2**64, 2**90, 10**40, 5])
+        items = tuple(r.choice(INTS) for _ in range(r.randint(0, 5)))
+        level = r.choice(list(Level))
+        text = Text("sub" * r.randint(0, 5))
+        maybe = out.maybe
+        cell = r.choice(INTS)
+        function = self.say
+        self.say(how, out, local, cell, big, items, level, text, maybe)
+        clock()
+        return lambda: cell
+
+    def generator(self):
+        while True:
+            yield self.step("generator")
+
+    async def coroutine(self, n):
+        for _ in range(n):
+            await asyncio.sleep(0)
+            self.step("coroutine")
+
+    def key(self):
+        # Called back from C code, whose frame stands between.
+        sorted([1], key=lambda _: self.step("callback"))
+
+
+def spin(n):
+    for _ in range(n):
+        time.monotonic()
+
+
+def run(maker, steps):
+    gen = maker.generator()
+    for i in range(steps):
+        if i % 4 == 0:
+            maker.step("method")
+        elif i % 4 == 1:
+            next(gen)
+        elif i % 4 == 2:
+            maker.key()
+        else:
+            asyncio.run(maker.coroutine(1))
+
+
+def main():
+    steps, seed = int(sys.argv[1]), int(sys.argv[2])
+    makers = [Maker(random.Random(seed * 100 + i), f"t{i}") for i in range(4)]
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what = line.split()
+        if what[0] == "run":
+            threads = [threading.Thread(target=run, args=(m, steps)) for m in makers[1:]]
+            for t in threads:
+                t.start()
+            run(makers[0], steps)
+            for t in threads:
+                t.join()
+            spin(500)
+        elif what[0] == "replace":
+            # Another function under the name, with other places of its variables.
+            exec(compile("def clock():\n    unused = other = 1\n    return time.monotonic()\n", "<replaced>", "exec"), globals())
+        elif what[0] == "spin":
+            spin(int(what[1]))
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
