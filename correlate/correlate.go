@@ -48,6 +48,9 @@ type Options struct {
 	EventLimit int    // events per span, at least 1; the rest is counted
 	ServerKind bool   // entry spans are SERVER instead of INTERNAL
 
+	Steps       int  // StepsOff, StepsRefs or StepsSpans: what requests tell of their steps
+	StepRecords bool // the steps themselves are handed over too, in trees without spans
+
 	// TokenText gives the text of a token; nil if no tokenizer is at hand. It
 	// must be deterministic.
 	TokenText func(id int64) (string, bool)
@@ -103,8 +106,11 @@ type Correlator struct {
 	exs     exList     // live exchanges, in order of beginning
 	ended   []*exchange
 
-	losses uint64 // moves when records were lost that could matter
-	own    ownMetrics
+	losses   uint64      // moves when records were lost that could matter
+	lastLoss signal.Mono // when it last did
+	firstAt  signal.Mono // time of the first signal that has one
+	notes    []Note
+	own      ownMetrics
 }
 
 // New returns an empty Correlator. Values of o out of range are replaced by the defaults.
@@ -112,6 +118,9 @@ func New(o Options) *Correlator {
 	d := NewOptions()
 	if o.Precision < 0 || o.Precision > 2 {
 		o.Precision = d.Precision
+	}
+	if o.Steps < StepsOff || o.Steps > StepsSpans {
+		o.Steps = d.Steps
 	}
 	if o.EventLimit < 1 {
 		o.EventLimit = d.EventLimit
@@ -136,6 +145,9 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.Delivered:
 		c.tick(s.At)
 		c.delivered(s)
+	case *signal.Step:
+		c.tick(max(s.Schedule, s.Update))
+		c.step(s)
 	case *signal.RequestAdded:
 		c.tick(s.At)
 		c.requestAdded(s)
@@ -160,6 +172,27 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.ProcessExit:
 		c.tick(s.At)
 		c.processExit(s)
+	case *signal.RequestPeeked:
+		c.tick(s.At)
+		c.requestPeeked(s)
+	case *signal.EngineState:
+		c.tick(s.At)
+		c.engineState(s)
+	case *signal.EngineConfig:
+		c.tick(s.At)
+		c.engineConfig(s)
+	case *signal.Tokenized:
+		c.tick(s.At)
+		c.tokenized(s)
+	case *signal.Detokenized:
+		c.tick(s.At)
+		c.detokenized(s)
+	case *signal.KVTransfer:
+		c.tick(s.End)
+		c.kvTransfer(s)
+	case *signal.ProbeChange:
+		c.tick(s.At)
+		c.probeChange(s)
 	case *signal.Clock:
 		c.clock.set(s)
 		c.tick(s.At)
@@ -186,6 +219,13 @@ type Seen struct {
 	Stats     bool // scheduler statistics
 	Receipts  bool // deliveries to a front end
 	Exchanges bool // HTTP exchanges
+
+	Steps      bool // scheduler steps
+	Peeks      bool // requests in flight, read from memory
+	State      bool // the state of a core, read from memory
+	Tokenize   bool // times of the tokenizer
+	Detokenize bool // times of the detokenizer
+	Transfers  bool // waits for remote KV blocks
 }
 
 // Seen reports on one engine; the zero value if it is not known.
@@ -203,6 +243,9 @@ func (c *Correlator) tick(at signal.Mono) {
 	if at > c.now {
 		c.now = at
 	}
+	if c.firstAt == 0 {
+		c.firstAt = at
+	}
 	if c.start == 0 && c.clock.ok {
 		c.start = c.clock.wall(c.now)
 	}
@@ -217,6 +260,7 @@ func (c *Correlator) loss(s *signal.Loss) {
 	for _, l := range s.Lost {
 		if c.own.lost(s.Stage, l.Reason, l.N) && mattering[l.Reason] {
 			c.losses++
+			c.lastLoss = c.now
 		}
 	}
 }
@@ -275,6 +319,10 @@ func (c *Correlator) sweep() {
 	}
 	clear(c.waiting[n:])
 	c.waiting = c.waiting[:n]
+
+	for _, e := range c.engines {
+		c.claimTokenizings(e, c.now-reorderWait, nil)
+	}
 
 	for i := 0; i < len(c.ended); {
 		ex := c.ended[i]

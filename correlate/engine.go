@@ -28,6 +28,12 @@ type engine struct {
 	byID      map[string][]*exchange // by response id, known or announced
 	byResp    map[string][]*request  // live requests by response id
 	usage     []usageCounter
+
+	logStats    signal.Opt[bool] // the engine sends events and statistics
+	details     []detail
+	tokenizings []tokenizing // calls of the tokenizer, in order
+	untokenized []*request   // those that have not looked for theirs, in order
+	tokenCosts  []tokenCost
 }
 
 type process struct {
@@ -47,8 +53,11 @@ type core struct {
 	signal.Core
 	eng  *engine
 	reqs map[string]*request // running requests by the engine's id
+	over map[string]*request // those that are over and not exported yet
 	gone tombs
 	m    coreMetrics
+
+	steps stepTrack
 }
 
 func (c *Correlator) engine(id signal.EngineID) *engine {
@@ -68,7 +77,7 @@ func (e *engine) core(k signal.Core) *core {
 			return co
 		}
 	}
-	co := &core{Core: k, eng: e, reqs: map[string]*request{}}
+	co := &core{Core: k, eng: e, reqs: map[string]*request{}, over: map[string]*request{}}
 	e.cores = append(e.cores, co)
 	return co
 }
@@ -175,6 +184,7 @@ func (c *Correlator) coreEnded(e *engine, pid uint32, at signal.Mono) {
 	for _, co := range e.cores {
 		if co.PID == pid {
 			co.m.forgetGauges()
+			co.steps.forget()
 		}
 	}
 	for _, r := range reqs {

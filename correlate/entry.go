@@ -22,12 +22,18 @@ func (c *Correlator) emitExchange(x *exchange) {
 			if !r.done {
 				r.end, r.endAt, r.done = endLost, max(r.added, r.lastSend), true
 				r.core.gone.add(r.id)
+				if r.steps != nil {
+					r.steps.endHoles = r.core.steps.holes
+				}
 			}
 			c.countFirst(r)
 			if r.end == endFinished {
 				c.countFinished(r)
 			}
 		}
+		c.claimTokenizingsOf(r)
+	}
+	for _, r := range x.reqs {
 		c.forget(r)
 	}
 	if !c.offset(&x.off, &x.offOK) {
@@ -170,7 +176,7 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 	if x.evicted || x.left > 0 {
 		partial.add(PartialEvicted)
 	}
-	a.list(semconv.AttrInferspanDerived, derived.of(a))
+	a.list(semconv.AttrInferspanDerived, derived.of(a, nil))
 	a.list(semconv.AttrInferspanPartial, partial)
 	s.Attrs = a
 	c.own.request("entry", outcome, partial)

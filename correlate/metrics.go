@@ -3,7 +3,6 @@ package correlate
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"inferspan/correlate/metric"
@@ -57,10 +56,12 @@ func (h *histogram) add(bounds []float64, v float64) {
 type coreMetrics struct {
 	iterations                uint64
 	statsSeen                 bool
-	stepCounted               bool  // the step under way, statistics on
-	stepClients               []int // front ends served in the step under way, statistics off
-	running, waiting          signal.Opt[int64]
-	usage                     signal.Opt[float64]
+	stepCounted               bool   // the step under way, statistics on
+	stepClients               []int  // front ends served in the step under way, statistics off
+	gauges                           // by the engine's statistics
+	peek                      gauges // by looks at its memory
+	stepped                   gauges // by its steps
+	blocks, blocksUsed        signal.Opt[int64]
 	prefixQueries, prefixHits signal.Opt[int64] // sums
 	preemptions               uint64
 	prompt, generated         uint64
@@ -69,6 +70,12 @@ type coreMetrics struct {
 	decode, inference         int64
 	success                   []reasonCount // in order of appearance
 	first, perToken, duration histogram
+}
+
+// gauges are the state of a core, from one source.
+type gauges struct {
+	running, waiting signal.Opt[int64]
+	usage            signal.Opt[float64]
 }
 
 type reasonCount struct {
@@ -111,8 +118,8 @@ func (m *coreMetrics) step(s *signal.StepOutput) {
 	if st.Waiting.OK {
 		m.waiting = st.Waiting
 	}
-	if st.KVUsage.OK && st.KVUsage.V >= 0 && st.KVUsage.V <= 1 { // also refuses NaN
-		m.usage = st.KVUsage
+	if u := share(st.KVUsage); u.OK {
+		m.usage = u
 	}
 	sumOpt(&m.prefixQueries, st.PrefixQueries)
 	sumOpt(&m.prefixHits, st.PrefixHits)
@@ -120,7 +127,38 @@ func (m *coreMetrics) step(s *signal.StepOutput) {
 
 // forgetGauges: a core that has ended has no state.
 func (m *coreMetrics) forgetGauges() {
-	m.running, m.waiting, m.usage = signal.Opt[int64]{}, signal.Opt[int64]{}, signal.Opt[float64]{}
+	m.gauges = gauges{}
+	m.forgetPeek()
+	m.forgetSteps()
+}
+
+func (m *coreMetrics) forgetPeek() {
+	m.peek, m.blocks, m.blocksUsed = gauges{}, signal.Opt[int64]{}, signal.Opt[int64]{}
+}
+
+func (m *coreMetrics) forgetSteps() {
+	m.stepped, m.blocks, m.blocksUsed = gauges{}, signal.Opt[int64]{}, signal.Opt[int64]{}
+}
+
+// stepState takes in what a step says of the state of the core.
+func (m *coreMetrics) stepState(s *signal.Step) {
+	m.stepped.running, m.stepped.waiting = notNegative(s.Running), notNegative(s.Waiting)
+	free := s.FreeAfter
+	if !free.OK {
+		free = s.FreeBlocks
+	}
+	if s.Blocks.OK && free.OK && m.setBlocks(s.Blocks.V, free.V) {
+		m.stepped.usage = signal.Some(float64(m.blocksUsed.V) / float64(m.blocks.V))
+	}
+}
+
+// setBlocks notes the KV blocks, if the numbers can be.
+func (m *coreMetrics) setBlocks(all, free int64) bool {
+	if all <= 0 || free < 0 || free > all {
+		return false
+	}
+	m.blocks, m.blocksUsed = signal.Some(all), signal.Some(all-free)
+	return true
 }
 
 // countFirst adds r's time to first token, once.
@@ -145,6 +183,8 @@ func (c *Correlator) countFinished(r *request) {
 	switch {
 	case r.end == endAborted:
 		reason = "stop"
+	case reason == "":
+		reason = unknownReason
 	case r.finish == signal.FinishAbort || r.finish == signal.FinishError:
 		return
 	}
@@ -159,9 +199,10 @@ func (c *Correlator) countFinished(r *request) {
 	sumOpt(&m.maxTokens, r.param.MaxTokens)
 	if r.firstOK {
 		role := r.core.eng.pdRole
-		m.queue += between(r.queued, r.sched).V
+		queued, sched, _ := r.scheduled()
+		m.queue += between(queued, sched).V
 		if role != "consumer" {
-			m.prefill += between(r.sched, r.first).V
+			m.prefill += between(sched, r.first).V
 		}
 		if role != "producer" {
 			d := between(r.first, r.last)
@@ -172,11 +213,11 @@ func (c *Correlator) countFinished(r *request) {
 		}
 		switch role {
 		case "producer":
-			m.inference += between(r.sched, r.first).V
+			m.inference += between(sched, r.first).V
 		case "consumer":
 			m.inference += between(r.first, r.last).V
 		default:
-			m.inference += between(r.sched, r.last).V
+			m.inference += between(sched, r.last).V
 		}
 	}
 	if r.arrival != 0 && c.offset(&r.off, &r.offOK) {
@@ -316,6 +357,7 @@ func (c *Correlator) snapshot() metric.Snapshot {
 		for _, co := range e.cores {
 			c.corePoints(f, e, co)
 		}
+		detailPoints(f, e)
 		for _, u := range e.usage {
 			res := e.resource(u.pid)
 			f.add(semconv.MetricIDVLLMGenAILLMUsageTokens, float64(u.in), res, dimCallType, dimCallKind, dimRPCType, u.model, u.kind, "input")
@@ -379,57 +421,8 @@ var bounds = map[string][]float64{
 	semconv.MetricIDOTelGenAIServerTimeToFirstToken:   firstBounds,
 	semconv.MetricIDOTelGenAIServerTimePerOutputToken: tokenBounds,
 	semconv.MetricIDOTelGenAIServerRequestDuration:    durationBounds,
-}
-
-// corePoints adds a core's series. What the engine does not report (with its
-// statistics off, say) has no series, rather than one that stays 0.
-func (c *Correlator) corePoints(f families, e *engine, co *core) {
-	m := &co.m
-	res := e.resource(co.PID)
-	index := strconv.Itoa(co.Index)
-	put := func(id string, v float64, extra ...string) {
-		f.add(id, v, res, append([]string{dimCallType, dimRPCType, index, e.model}, extra...)...)
-	}
-	if e.seen.Outputs {
-		put(semconv.MetricIDVLLMVLLMIterCount, float64(m.iterations))
-		put(semconv.MetricIDVLLMGenAILLMFirstTokenSeconds, m.first.sum)
-		put(semconv.MetricIDVLLMGenAIServerTimePerOutputToken, m.perToken.sum)
-		put(semconv.MetricIDVLLMGenAIServerRequestDuration, m.duration.sum)
-		put(semconv.MetricIDVLLMGenAIVLLMPromptTokens, float64(m.prompt))
-		put(semconv.MetricIDVLLMGenAIVLLMGenerationTokens, float64(m.generated))
-		put(semconv.MetricIDVLLMGenAIVLLMRequestDecodeTimeSeconds, float64(m.decode)/1e9)
-	}
-	if e.seen.Events {
-		put(semconv.MetricIDVLLMGenAIVLLMNumPreemptions, float64(m.preemptions))
-		put(semconv.MetricIDVLLMGenAIVLLMRequestQueueTimeSeconds, float64(m.queue)/1e9)
-		put(semconv.MetricIDVLLMGenAIVLLMRequestPrefillTimeSeconds, float64(m.prefill)/1e9)
-		put(semconv.MetricIDVLLMGenAIVLLMRequestInferenceTimeSeconds, float64(m.inference)/1e9)
-	}
-	for _, s := range m.success {
-		put(semconv.MetricIDVLLMGenAIVLLMRequestSuccess, float64(s.n), s.reason)
-	}
-	if m.n.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMRequestParamsN, float64(m.n.V))
-	}
-	if m.maxTokens.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMRequestParamsMaxTokens, float64(m.maxTokens.V))
-	}
-	if m.running.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMNumRequestsRunning, float64(m.running.V))
-	}
-	if m.waiting.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMNumRequestsWaiting, float64(m.waiting.V))
-	}
-	if m.usage.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMKVCacheUsagePerc, m.usage.V)
-	}
-	if m.prefixQueries.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMPrefixCacheQueries, float64(m.prefixQueries.V))
-	}
-	if m.prefixHits.OK {
-		put(semconv.MetricIDVLLMGenAIVLLMPrefixCacheHits, float64(m.prefixHits.V))
-	}
-	f.hist(semconv.MetricIDOTelGenAIServerTimeToFirstToken, &m.first, firstBounds, res, e.model, index)
-	f.hist(semconv.MetricIDOTelGenAIServerTimePerOutputToken, &m.perToken, tokenBounds, res, e.model, index)
-	f.hist(semconv.MetricIDOTelGenAIServerRequestDuration, &m.duration, durationBounds, res, e.model, index)
+	semconv.MetricIDOwnStepDuration:                   stepBounds,
+	semconv.MetricIDOwnStepGap:                        gapBounds,
+	semconv.MetricIDOwnStepTokens:                     countBounds,
+	semconv.MetricIDOwnStepRequests:                   countBounds,
 }

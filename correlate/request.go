@@ -18,6 +18,7 @@ const (
 	endDetached         // we stopped looking
 	endLost             // its end was not seen
 	endEvicted          // a bound on state was reached
+	endStepped          // the scheduler has it no more; how it ended was not seen
 )
 
 // request is one request inside an engine core.
@@ -56,6 +57,20 @@ type request struct {
 	finish        signal.Finish
 	finishReason  string
 
+	// What was read from memory of a request that had not been seen arriving.
+	peeked    bool
+	fresh     bool              // it had no output then
+	started   bool              // QUEUED came with its first output
+	before    signal.Opt[int64] // tokens that were generated before those counted here
+	preBefore signal.Opt[int64] // preemptions likewise
+	unstamped bool              // an output had no credible stamp
+
+	steps      *requestSteps // nil: no step with it was seen
+	bySteps    bool          // its outputs are worked out from its steps
+	kv         *transfer     // nil: it did not wait for remote KV blocks
+	tokenize   timeIn
+	detokenize detokenizing
+
 	end     endKind
 	endAt   signal.Mono
 	waiting bool // ended, delivery of the last message outstanding
@@ -80,11 +95,14 @@ type request struct {
 type output struct {
 	stamp, send signal.Mono
 	msg         uint64
-	tokens      int64 // of the request up to here
+	n           int64 // outputs of the request up to here
+	tokens      int64 // its tokens up to here
+	preempted   int64 // its preemptions up to here
 }
 
-// recentOutputs is how many outputs are kept of a request with stop strings.
-// The front end finds the stop, so the core may be this many steps ahead.
+// recentOutputs is how many outputs are kept of a request with stop strings: the
+// front end finds the stop, so the core may be this many steps ahead. Of a request
+// seen from its middle they are kept too, until what was read from memory comes.
 const recentOutputs = 8
 
 // reqList is a list of requests in order of arrival.
@@ -140,9 +158,19 @@ func (c *Correlator) requestAdded(s *signal.RequestAdded) {
 	} else {
 		e.unindex(r)
 	}
+	r.added, r.arrivalSeen = s.At, s.Known
+	c.describe(r, s)
+	if r.arrivalSeen && !r.pooling {
+		e.untokenized = append(e.untokenized, r)
+	}
+}
+
+// describe notes what a request asks for, and looks for its exchange.
+func (c *Correlator) describe(r *request, s *signal.RequestAdded) {
+	e := r.core.eng
 	r.external, r.resp, r.child, r.client = s.ExternalID, s.ResponseID, s.Child, s.Client
 	r.pooling, r.prompt, r.param, r.traceParent = s.Pooling, s.PromptTokens, s.Param, s.TraceParent
-	r.arrival, r.added, r.arrivalSeen = s.Arrival, s.At, s.Known
+	r.arrival = s.Arrival
 	if r.offOK && r.arrival != 0 && int64(r.arrival) > int64(r.added)+r.off {
 		// Nothing reaches the core before it arrived at the front end: the wall
 		// clock was set since the last sample.
@@ -167,6 +195,7 @@ func (c *Correlator) newRequest(co *core, id string, at signal.Mono) *request {
 	r := &request{id: id, core: co, client: -1, added: at, losses: c.losses, off: c.clock.off, offOK: c.clock.ok}
 	c.reqs.push(r)
 	co.reqs[id] = r
+	delete(co.over, id)
 	co.gone.remove(id)
 	return r
 }
@@ -218,8 +247,9 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 		c.firstOutput(co, r, s, o, stamp, seq)
 	}
 	r.last, r.lastSend, r.lastMsg = stamp, s.At, seq
-	if r.param.HasStop {
-		r.recent[r.outputs%recentOutputs] = output{stamp, s.At, seq, r.tokens}
+	if r.param.HasStop || !r.firstOK {
+		r.recent[r.outputs%recentOutputs] = output{stamp, s.At, seq, r.outputs, r.tokens, r.preempted}
+		r.unstamped = r.unstamped || stamp == 0
 	}
 	if c.opt.Precision >= 2 {
 		c.tokenEvent(r, stamp, o)
@@ -232,8 +262,14 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 
 func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *signal.Output, stamp signal.Mono, seq uint64) {
 	// With its statistics on, the engine sends QUEUED with the first output. One
-	// without it is a later one, whose predecessors were not seen.
-	r.firstOK = r.queued != 0 || (r.arrivalSeen && !co.eng.seen.Events)
+	// without it is a later one, whose predecessors were not seen. With them off it
+	// is the first of a request seen from its beginning, unless the steps say that
+	// one was missed.
+	whole, missed := r.arrivalSeen || r.fresh, false
+	if n := r.steps; n != nil {
+		whole, missed = whole || n.fromStart, n.gave > 1
+	}
+	r.firstOK = r.started || (whole && !missed && !co.eng.events())
 	if o.CachedTokens.OK {
 		r.cached = o.CachedTokens
 	}
@@ -267,6 +303,7 @@ func (c *Correlator) engineEvents(co *core, r *request, events []signal.EngineEv
 			if !plausible(ev.At, c.now) {
 				continue
 			}
+			r.started = r.started || r.outputs == 1
 			if r.queued == 0 {
 				r.queued = ev.At
 				c.stateEvent(r, ev)
@@ -309,6 +346,13 @@ func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
 	co.gone.add(r.id)
 	if r.end == endNone {
 		r.end, r.endAt = kind, at
+		if r.live {
+			co.over[r.id] = r
+		}
+		if r.steps != nil {
+			r.steps.endHoles = co.steps.holes
+			r.endBySteps()
+		}
 	}
 	r.done, r.doneAt, r.waiting = true, c.now, false
 	if kind == endFinished {
@@ -357,7 +401,7 @@ func (c *Correlator) requestDone(r *request) {
 		return
 	}
 	c.countFirst(r)
-	if r.end == endFinished {
+	if r.end == endFinished || r.end == endStepped {
 		c.countFinished(r)
 	}
 	if r.ex != nil {
@@ -420,6 +464,9 @@ func (c *Correlator) forget(r *request) {
 	e := r.core.eng
 	if r.core.reqs[r.id] == r {
 		delete(r.core.reqs, r.id)
+	}
+	if r.core.over[r.id] == r {
+		delete(r.core.over, r.id)
 	}
 	e.unindex(r)
 }

@@ -1,8 +1,10 @@
 package correlate
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
@@ -37,6 +39,7 @@ const (
 const (
 	spanStart = "span.start"
 	spanEnd   = "span.end"
+	spanEvent = "event." // and the event's name
 )
 
 // marks collects inferspan.derived or inferspan.partial.
@@ -92,7 +95,17 @@ type view struct {
 	queue, prefill, decode, inference signal.Opt[int64] // ns
 	ttft, e2e                         signal.Opt[int64]
 
-	derived, partial marks
+	tokenize, detokenize signal.Opt[int64]
+
+	derived, methods, unavailable, partial marks
+}
+
+// derive marks attributes as worked out, and how.
+func (v *view) derive(method string, names ...string) {
+	v.derived.add(names...)
+	for _, n := range names {
+		v.methods.add(n + ": " + method)
+	}
 }
 
 // offset fixes the offset of a request's clock; false if no clock sample came.
@@ -112,7 +125,7 @@ func (c *Correlator) view(r *request) view {
 	}
 	e := r.core.eng
 
-	if !r.arrivalSeen {
+	if !r.arrivalSeen && !(r.peeked && r.arrival != 0) {
 		v.partial.add(PartialArrival)
 	}
 	if r.outputs > 0 && !r.firstOK {
@@ -128,14 +141,21 @@ func (c *Correlator) view(r *request) view {
 		v.partial.add(PartialEvicted)
 	}
 
-	if r.firstOK || (r.outputs == 0 && r.arrivalSeen) {
+	switch {
+	case r.firstOK || (r.outputs == 0 && r.arrivalSeen && !r.bySteps):
 		v.tokens = signal.Some(r.tokens)
+	case r.before.OK:
+		v.tokens = signal.Some(r.before.V + r.tokens)
 	}
 	if r.firstOK {
-		v.queue = between(r.queued, r.sched)
-		v.prefill = between(r.sched, r.first)
+		queued, sched, derived := r.scheduled()
+		if derived {
+			v.markScheduled()
+		}
+		v.queue = between(queued, sched)
+		v.prefill = between(sched, r.first)
 		v.decode = between(r.first, r.last)
-		v.inference = between(r.sched, r.last)
+		v.inference = between(sched, r.last)
 		switch e.pdRole {
 		case "producer":
 			v.decode, v.inference = signal.Some[int64](0), v.prefill
@@ -144,6 +164,10 @@ func (c *Correlator) view(r *request) view {
 		}
 	}
 	c.times(&v)
+	if r.bySteps {
+		v.markBySteps()
+	}
+	c.frontEndTimes(&v)
 	if v.stopGuess {
 		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, spanEnd)
 	}
@@ -199,7 +223,7 @@ func (c *Correlator) times(v *view) {
 		}
 	}
 	switch {
-	case r.end == endFinished || v.outcome == OutcomeStopString:
+	case r.end == endFinished || r.end == endStepped || v.outcome == OutcomeStopString:
 		at := r.lastRecv
 		if at == 0 {
 			at = r.lastSend
@@ -253,6 +277,9 @@ func (c *Correlator) requestOutcome(v *view) string {
 		return OutcomeEngineExit
 	case endDetached:
 		return OutcomeInFlight
+	case endStepped:
+		v.derive(methodSteps, semconv.AttrInferspanOutcome)
+		return OutcomeCompleted
 	case endAborted:
 	default:
 		return OutcomeLost
@@ -328,7 +355,7 @@ func (c *Correlator) findStop(v *view) {
 	for i := r.outputs - n + 1; i <= r.outputs; i++ {
 		o := r.recent[i%recentOutputs]
 		if r.ex != nil && len(r.ex.reqs) == 1 && r.ex.output.OK {
-			if o.tokens == r.ex.output.V {
+			if o.tokens+r.before.V == r.ex.output.V {
 				pick, certain = o, true
 				break
 			}
@@ -424,8 +451,19 @@ func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace
 	putOpt(&a, semconv.AttrGenAILatencyTimeInModelPrefill, v.prefill)
 	putOpt(&a, semconv.AttrGenAILatencyTimeInModelDecode, v.decode)
 	putOpt(&a, semconv.AttrGenAILatencyTimeInModelInference, v.inference)
-	if r.preempted > 0 && r.firstOK {
-		a.put(semconv.AttrGenAIRequestPreemptionCount, r.preempted)
+	putOpt(&a, semconv.AttrGenAILatencyTimeInTokenize, v.tokenize)
+	putOpt(&a, semconv.AttrGenAILatencyTimeInDetokenize, v.detokenize)
+	if r.kv != nil {
+		a.put(semconv.AttrGenAILatencyTimeInKVTransfer, r.kv.ns)
+		if !r.kv.exact {
+			v.derive(cmp.Or(r.kv.method, methodPeek), semconv.AttrGenAILatencyTimeInKVTransfer)
+		}
+	}
+	if n, derived := r.preemptionCount(); n.OK && n.V > 0 {
+		a.put(semconv.AttrGenAIRequestPreemptionCount, n.V)
+		if derived {
+			v.derive(methodSteps, semconv.AttrGenAIRequestPreemptionCount)
+		}
 	}
 	where(&a)
 	code, msg := v.status()
@@ -439,49 +477,95 @@ func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace
 	if r.child.OK {
 		a.put(semconv.AttrInferspanRequestChildIndex, int64(r.child.V))
 	}
-	a.list(semconv.AttrInferspanDerived, v.derived.of(a))
+	c.stepRefs(v, &a)
+	c.addSilentEvents(v)
+	events := c.finishEvents(r, v)
+	v.derived = v.derived.of(a, events)
+	a.list(semconv.AttrInferspanDerived, v.derived)
+	a.list(semconv.AttrInferspanDerivedMethods, v.methods.methodsOf(v.derived))
+	c.noteUnavailable(v, func(name string) bool {
+		return slices.ContainsFunc(a, func(x trace.Attr) bool { return x.Key == name })
+	})
+	a.list(semconv.AttrInferspanUnavailable, v.unavailable)
 	a.list(semconv.AttrInferspanPartial, v.partial)
 
 	spans = append(spans, trace.Span{
 		TraceID: p.trace, SpanID: id, ParentID: p.span, RemoteParent: p.remote, TraceState: p.state,
 		Name: semconv.NameLLMRequest, Kind: trace.KindInternal, Start: v.start, End: v.end,
-		Attrs: a, Events: c.finishEvents(r, v), DroppedEvents: r.dropped, Code: code, Message: msg, Resource: res,
+		Attrs: a, Events: events, DroppedEvents: r.dropped, Code: code, Message: msg, Resource: res,
 	})
 	if c.opt.Precision < 1 || !r.firstOK {
 		return spans
 	}
-	stage := func(name string, from, to signal.Mono) {
+	// stage reports whether the times are known and lie within the request.
+	stage := func(name string, from, to signal.Mono, derived ...string) bool {
 		s, t := int64(from)+r.off, int64(to)+r.off
 		if from <= 0 || t < s || s < v.start || t > v.end {
-			return // not known, or not a time within the request
+			return false
 		}
-		sa := make(attrs, 0, 4)
+		sa := make(attrs, 0, 5)
 		common(&sa)
 		where(&sa)
+		sa.list(semconv.AttrInferspanDerived, derived)
 		spans = append(spans, trace.Span{
 			TraceID: p.trace, SpanID: childID(p.trace, id, name), ParentID: id, TraceState: p.state,
 			Name: name, Kind: trace.KindInternal, Start: s, End: t, Attrs: sa, Resource: res,
 		})
+		return true
 	}
-	stage(semconv.NameWait, r.queued, r.sched)
-	if e.pdRole != "consumer" {
-		stage(semconv.NamePrefill, r.sched, r.first)
+	queued, sched, derived := r.scheduled()
+	var start, end []string
+	if derived {
+		start, end = []string{spanStart}, []string{spanEnd}
+	}
+	var gave []string
+	if r.bySteps {
+		gave = []string{spanEnd}
+	}
+	if stage(semconv.NameWait, queued, sched, append(start, end...)...) && r.kv != nil {
+		wait := spans[len(spans)-1]
+		sa := make(attrs, 0, 8)
+		common(&sa)
+		where(&sa)
+		if s, ok := r.kv.span(r, &wait, sa); ok {
+			spans = append(spans, s)
+		}
+	}
+	if e.pdRole != "consumer" && stage(semconv.NamePrefill, sched, r.first, append(start, gave...)...) && c.opt.Steps >= StepsSpans {
+		prefill := spans[len(spans)-1]
+		spans = c.chunkSpans(spans, r, &prefill)
 	}
 	if e.pdRole != "producer" && !r.pooling {
-		stage(semconv.NameDecode, r.first, r.last)
+		var both []string
+		if r.bySteps {
+			both = []string{spanStart, spanEnd}
+		}
+		stage(semconv.NameDecode, r.first, r.last, both...)
 	}
 	return spans
 }
 
-// of drops the marks of attributes that are not there.
-func (m marks) of(a attrs) []string {
+// of drops the marks of what is not there.
+func (m marks) of(a attrs, events []trace.Event) marks {
 	return slices.DeleteFunc(m, func(name string) bool {
+		if event, ok := strings.CutPrefix(name, spanEvent); ok {
+			return !slices.ContainsFunc(events, func(x trace.Event) bool { return x.Name == event })
+		}
 		return name != spanStart && name != spanEnd && !slices.ContainsFunc(a, func(x trace.Attr) bool { return x.Key == name })
+	})
+}
+
+// methodsOf keeps the methods of the marks that are left.
+func (m marks) methodsOf(derived marks) []string {
+	return slices.DeleteFunc(m, func(s string) bool {
+		name, _, _ := strings.Cut(s, ": ")
+		return !slices.Contains(derived, name)
 	})
 }
 
 // emitAlone exports a request without an entry span.
 func (c *Correlator) emitAlone(r *request) {
+	c.claimTokenizingsOf(r)
 	c.forget(r)
 	r.ex, r.corr = nil, ""
 	if !c.offset(&r.off, &r.offOK) {

@@ -69,11 +69,20 @@ const (
 	AttrHostID                           = "host_id"
 	AttrInferspanCorrelation             = "inferspan.correlation"
 	AttrInferspanDerived                 = "inferspan.derived"
+	AttrInferspanDerivedMethods          = "inferspan.derived.methods"
 	AttrInferspanFinishReason            = "inferspan.finish_reason"
 	AttrInferspanOutcome                 = "inferspan.outcome"
 	AttrInferspanPartial                 = "inferspan.partial"
 	AttrInferspanRequestChildIndex       = "inferspan.request.child_index"
 	AttrInferspanRequestInternalID       = "inferspan.request.internal_id"
+	AttrInferspanStepComputedTokens      = "inferspan.step.computed_tokens"
+	AttrInferspanStepNumber              = "inferspan.step.number"
+	AttrInferspanStepTokens              = "inferspan.step.tokens"
+	AttrInferspanStepsCount              = "inferspan.steps.count"
+	AttrInferspanStepsFirst              = "inferspan.steps.first"
+	AttrInferspanStepsLast               = "inferspan.steps.last"
+	AttrInferspanStepsPrefillTokens      = "inferspan.steps.prefill_tokens"
+	AttrInferspanUnavailable             = "inferspan.unavailable"
 	AttrMessage                          = "message"
 	AttrModule                           = "module"
 	AttrNumCorrectDrafts                 = "num_correct_drafts"
@@ -91,6 +100,7 @@ const (
 
 // Ids of spans.
 const (
+	SpanOwnPrefillChunk                   = "own.prefill_chunk"
 	SpanSGLangEntryChat                   = "sglang.entry.chat"
 	SpanSGLangEntryTextCompletion         = "sglang.entry.text_completion"
 	SpanSGLangRequest                     = "sglang.request"
@@ -144,6 +154,7 @@ const (
 	NameDecodeTransferred      = "decode_transferred"
 	NameDecodeWaiting          = "decode_waiting"
 	NameFakeOutput             = "fake_output"
+	NameInferspanPrefillChunk  = "inferspan.prefill_chunk"
 	NameKVTransfer             = "kv_transfer"
 	NameLLMRequest             = "llm_request"
 	NamePrefill                = "prefill"
@@ -213,10 +224,19 @@ const (
 	MetricInferspanDroppedEvents               = "inferspan_dropped_events"
 	MetricInferspanDroppedOutputs              = "inferspan_dropped_outputs"
 	MetricInferspanEvicted                     = "inferspan_evicted"
+	MetricInferspanKVBlocks                    = "inferspan_kv_blocks"
+	MetricInferspanKVBlocksUsed                = "inferspan_kv_blocks_used"
 	MetricInferspanLostRecords                 = "inferspan_lost_records"
 	MetricInferspanPartialRequests             = "inferspan_partial_requests"
+	MetricInferspanProbeChanges                = "inferspan_probe_changes"
 	MetricInferspanRequests                    = "inferspan_requests"
 	MetricInferspanRequestsInFlight            = "inferspan_requests_in_flight"
+	MetricInferspanStepDurationSeconds         = "inferspan_step_duration_seconds"
+	MetricInferspanStepGapSeconds              = "inferspan_step_gap_seconds"
+	MetricInferspanStepRequests                = "inferspan_step_requests"
+	MetricInferspanStepTokens                  = "inferspan_step_tokens"
+	MetricInferspanStepsMissed                 = "inferspan_steps_missed"
+	MetricInferspanValueSource                 = "inferspan_value_source"
 	MetricNumGenerationTokensIter              = "num_generation_tokens_iter"
 	MetricNumPreemptionIter                    = "num_preemption_iter"
 	MetricNumPromptTokensIter                  = "num_prompt_tokens_iter"
@@ -248,10 +268,19 @@ const (
 	MetricIDOwnDroppedEvents                         = "own.dropped_events"
 	MetricIDOwnDroppedOutputs                        = "own.dropped_outputs"
 	MetricIDOwnEvicted                               = "own.evicted"
+	MetricIDOwnKVBlocks                              = "own.kv_blocks"
+	MetricIDOwnKVBlocksUsed                          = "own.kv_blocks_used"
 	MetricIDOwnLostRecords                           = "own.lost_records"
 	MetricIDOwnPartialRequests                       = "own.partial_requests"
+	MetricIDOwnProbeChanges                          = "own.probe_changes"
 	MetricIDOwnRequests                              = "own.requests"
 	MetricIDOwnRequestsInFlight                      = "own.requests_in_flight"
+	MetricIDOwnStepDuration                          = "own.step_duration"
+	MetricIDOwnStepGap                               = "own.step_gap"
+	MetricIDOwnStepRequests                          = "own.step_requests"
+	MetricIDOwnStepTokens                            = "own.step_tokens"
+	MetricIDOwnStepsMissed                           = "own.steps_missed"
+	MetricIDOwnValueSource                           = "own.value_source"
 	MetricIDSGLangGenAILLMUsageTokens                = "sglang.genai_llm_usage_tokens"
 	MetricIDSGLangGenAISGLangCacheHitRate            = "sglang.gen_ai_sglang_cache_hit_rate"
 	MetricIDSGLangGenAISGLangCachedTokensTotal       = "sglang.gen_ai_sglang_cached_tokens_total"
@@ -304,18 +333,22 @@ const (
 const (
 	DimCallKind       = "callKind"
 	DimCallType       = "callType"
+	DimDetail         = "detail"
 	DimEngine         = "engine"
 	DimEngineIndex    = "engine_index"
 	DimFinishedReason = "finished_reason"
 	DimKind           = "kind"
 	DimLayer          = "layer"
+	DimMetric         = "metric"
 	DimModelName      = "model_name"
 	DimModelNameCamel = "modelName"
 	DimOutcome        = "outcome"
 	DimRPCType        = "rpcType"
 	DimReason         = "reason"
+	DimSource         = "source"
 	DimSpanKind       = "spanKind"
 	DimStage          = "stage"
+	DimState          = "state"
 	DimUsageType      = "usageType"
 )
 
@@ -667,7 +700,16 @@ var Events = []Event{
 var OwnAttrs = []Attr{
 	{Name: "inferspan.outcome", Type: "string", Unit: "none", Requirement: "always", Meaning: "how the request ended", Values: []string{"completed", "client_disconnect", "aborted", "stop_string", "engine_exit", "rejected", "error", "in_flight", "lost"}, On: []string{"entry", "engine_request"}},
 	{Name: "inferspan.correlation", Type: "string", Unit: "none", Requirement: "conditional: the request was matched with an HTTP exchange", Meaning: "how: id = the response id, order = arrival order and parameters on the same front end (lower confidence)", Values: []string{"id", "order"}, On: []string{"engine_request"}},
-	{Name: "inferspan.derived", Type: "string[]", Unit: "none", Requirement: "conditional: some value is derived", Meaning: "names of the attributes whose value was worked out from something near and not seen as such; span.start and span.end stand for the times of the span", On: []string{"entry", "engine_request"}},
+	{Name: "inferspan.derived", Type: "string[]", Unit: "none", Requirement: "conditional: some value is derived", Meaning: "names of the attributes whose value was worked out from something near and not seen as such; span.start and span.end stand for the times of the span, event.NAME for those of its events", On: []string{"entry", "engine_request", "engine_stage"}},
+	{Name: "inferspan.derived.methods", Type: "string[]", Unit: "none", Requirement: "conditional: a derived value could have been worked out in several ways", Meaning: "how, as \"attribute: method\". receipt_to_step = from the receipt of the request in the core to the first step with it; steps = from the times of the steps; share_of_batch = share of a tokenizer call for several texts, by tokens; order = the one of several equal tokenizer calls that is due; calibrated = the cost of a token, measured in short windows, times the tokens; bracket = share, by tokens, of the time that the front end took for a message; peek = between looks at the state", On: []string{"engine_request"}},
+	{Name: "inferspan.unavailable", Type: "string[]", Unit: "none", Requirement: "conditional: values are left out that probes gave before", Meaning: "names of the attributes with the reason, as \"attribute: reason\"", On: []string{"engine_request"}},
+	{Name: "inferspan.steps.first", Type: "int", Unit: "1", Requirement: "conditional: step detail on, and all steps of the request were seen", Meaning: "number of the first scheduler step with the request", On: []string{"engine_request"}},
+	{Name: "inferspan.steps.last", Type: "int", Unit: "1", Requirement: "conditional: as inferspan.steps.first", Meaning: "number of the last step with the request", On: []string{"engine_request"}},
+	{Name: "inferspan.steps.count", Type: "int", Unit: "{step}", Requirement: "conditional: as inferspan.steps.first", Meaning: "steps with the request", On: []string{"engine_request"}},
+	{Name: "inferspan.steps.prefill_tokens", Type: "int[]", Unit: "{token}", Requirement: "conditional: as inferspan.steps.first", Meaning: "prompt tokens computed in each of its prefill steps (chunks)", On: []string{"engine_request"}},
+	{Name: "inferspan.step.number", Type: "int", Unit: "1", Requirement: "always", Meaning: "number of the step", On: []string{"step"}},
+	{Name: "inferspan.step.tokens", Type: "int", Unit: "{token}", Requirement: "always", Meaning: "tokens of the request that the step computed", On: []string{"step"}},
+	{Name: "inferspan.step.computed_tokens", Type: "int", Unit: "{token}", Requirement: "conditional: known", Meaning: "tokens of the request that were computed before, those from the prefix cache included", On: []string{"step"}},
 	{Name: "inferspan.partial", Type: "string[]", Unit: "none", Requirement: "conditional: the request was not seen whole", Meaning: "what was not seen", Values: []string{"arrival", "begin", "outputs", "end", "request", "response", "lost_records", "evicted"}, On: []string{"entry", "engine_request"}},
 	{Name: "inferspan.finish_reason", Type: "string", Unit: "none", Requirement: "conditional: the engine gave one", Meaning: "the engine's own word for why the request finished", On: []string{"engine_request"}},
 	{Name: "inferspan.request.internal_id", Type: "string", Unit: "none", Requirement: "always", Meaning: "id of the request inside the engine; children of one API request share gen_ai.request.id but not this", On: []string{"engine_request"}},
@@ -675,6 +717,11 @@ var OwnAttrs = []Attr{
 	{Name: "http.response.status_code", Type: "int", Unit: "1", Requirement: "conditional: a response began", Meaning: "HTTP status", On: []string{"entry"}},
 	{Name: "url.path", Type: "string", Unit: "none", Requirement: "always", Meaning: "path of the HTTP request without its query", On: []string{"entry"}},
 	{Name: "error.type", Type: "string", Unit: "none", Requirement: "conditional: the status of the span is ERROR", Meaning: "HTTP status code as text when the response was an error, else the outcome", On: []string{"entry", "engine_request"}},
+}
+
+// OwnSpans are the spans beyond the documented ones.
+var OwnSpans = []Span{
+	{ID: "own.prefill_chunk", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.prefill_chunk", NameRegex: "^inferspan\\.prefill_chunk$", MinLevel: -1, Parents: []string{"vllm.v1.prefill"}, When: "step detail 2: one for each step of the prefill"},
 }
 
 // Metrics are the documented metrics, the OpenTelemetry histograms that stand beside them, and our own.
@@ -735,4 +782,13 @@ var Metrics = []Metric{
 	{ID: "own.evicted", Name: "inferspan_evicted", Instrument: "Counter", Unit: "{item}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"kind"}, Meaning: "items given up because a bound on state was reached", Condition: "always", Own: true},
 	{ID: "own.dropped_outputs", Name: "inferspan_dropped_outputs", Instrument: "Counter", Unit: "{output}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"reason"}, Meaning: "outputs that belong to no request", Condition: "always", Own: true},
 	{ID: "own.dropped_events", Name: "inferspan_dropped_events", Instrument: "Counter", Unit: "{event}", Engine: "any", Version: "any", Group: "own", Dimensions: nil, Meaning: "span events beyond the event limit", Condition: "always", Own: true},
+	{ID: "own.step_duration", Name: "inferspan_step_duration_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "duration of a scheduler step, from the start of scheduling to its outputs", Condition: "always", Own: true},
+	{ID: "own.step_gap", Name: "inferspan_step_gap_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "time between a step and the next one while requests were there to be worked on; 0 if they overlap", Condition: "always", Own: true},
+	{ID: "own.step_tokens", Name: "inferspan_step_tokens", Instrument: "Histogram", Unit: "{token}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "kind"}, Meaning: "tokens computed in a step, by kind: prefill, decode, resumed (computed again after a preemption), unknown; steps without tokens of a kind are not counted for it", Condition: "always", Own: true},
+	{ID: "own.step_requests", Name: "inferspan_step_requests", Instrument: "Histogram", Unit: "{request}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "requests in a step (batch size)", Condition: "always", Own: true},
+	{ID: "own.steps_missed", Name: "inferspan_steps_missed", Instrument: "Counter", Unit: "{step}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "steps that were not seen", Condition: "always", Own: true},
+	{ID: "own.kv_blocks_used", Name: "inferspan_kv_blocks_used", Instrument: "Gauge", Unit: "{block}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "KV cache blocks in use", Condition: "always", Own: true},
+	{ID: "own.kv_blocks", Name: "inferspan_kv_blocks", Instrument: "Gauge", Unit: "{block}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "KV cache blocks that can be used", Condition: "always", Own: true},
+	{ID: "own.value_source", Name: "inferspan_value_source", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "metric", "source"}, Meaning: "always 1: where a documented metric comes from that the engine does not report itself. peek = its memory, looked at once in a while, steps = worked out from its scheduler steps", Condition: "always", Own: true},
+	{ID: "own.probe_changes", Name: "inferspan_probe_changes", Instrument: "Counter", Unit: "{change}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"detail", "state"}, Meaning: "times that the probes for a kind of detail were put in (active) or taken out or could not be put in (inactive)", Condition: "always", Own: true},
 }

@@ -22,7 +22,7 @@ type Span struct {
 	ID          string
 	Engine      string
 	Version     string // "V0", "V1", "any": the engine's generation
-	Layer       string // entry, engine_request, engine_stage, native_thread, native_stage
+	Layer       string // entry, engine_request, engine_stage, native_thread, native_stage; own: step
 	NamePattern string
 	NameRegex   string
 	MinLevel    int      // -1: not switched by a level
@@ -66,11 +66,13 @@ func (s *Span) Attr(name string) *Attr {
 	return nil
 }
 
-// SpanByID returns the span of that id, nil if there is none.
+// SpanByID returns the span of that id, documented or our own, nil if there is none.
 func SpanByID(id string) *Span {
-	for i := range Spans {
-		if Spans[i].ID == id {
-			return &Spans[i]
+	for _, list := range [2][]Span{Spans, OwnSpans} {
+		for i := range list {
+			if list[i].ID == id {
+				return &list[i]
+			}
 		}
 	}
 	return nil

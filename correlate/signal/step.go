@@ -29,6 +29,10 @@ type Step struct {
 	// there were none. PreemptedKnown is not set where the engine does not say.
 	Preempted      [][]byte
 	PreemptedKnown bool
+	// Finished are the requests that ended, in whatever way, since the step before,
+	// where the engine lists them; nil if there were none or it is not known. It is
+	// what tells of the end where no outputs are seen.
+	Finished [][]byte
 	// State of the scheduler at Schedule, before the step was put together.
 	Running    Opt[int64]
 	Waiting    Opt[int64]

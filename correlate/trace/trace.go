@@ -90,8 +90,11 @@ type Log struct {
 	Resource  *Resource
 }
 
-// Tree is one request: the spans in the order root first, parents before children.
+// Tree is one request: the spans in the order root first, parents before
+// children. Where steps are asked for they come in trees of their own, without
+// spans and log events.
 type Tree struct {
 	Spans []Span
 	Logs  []Log
+	Steps []Step
 }

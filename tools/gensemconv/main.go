@@ -9,6 +9,7 @@ import (
 	"go/format"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 	"unicode"
@@ -82,7 +83,11 @@ type metricsFile struct {
 
 type ownFile struct {
 	Attributes []attr
-	Metrics    []struct {
+	Spans      []struct {
+		ID, Name, Layer, When string
+		Parent                []string
+	}
+	Metrics []struct {
 		ID, Name, Instrument, Unit, Meaning string
 		Dimensions                          []string
 	}
@@ -151,6 +156,14 @@ func generate(dir string) ([]byte, error) {
 	}
 	body.WriteString("}\n\n// OwnAttrs are the attributes beyond the documented ones.\nvar OwnAttrs = " + attrTable(of.Attributes) + "\n")
 	g.attrs(of.Attributes)
+	body.WriteString("\n// OwnSpans are the spans beyond the documented ones.\nvar OwnSpans = []Span{\n")
+	for _, s := range of.Spans {
+		g.add("Span", s.ID, s.ID)
+		g.add("Name", s.Name, s.Name)
+		fmt.Fprintf(&body, "{ID: %q, Engine: \"any\", Version: \"any\", Layer: %q, NamePattern: %q, NameRegex: %q, MinLevel: -1, Parents: %s, When: %q},\n",
+			s.ID, s.Layer, s.Name, "^"+regexp.QuoteMeta(s.Name)+"$", list(s.Parent), s.When)
+	}
+	body.WriteString("}\n")
 	body.WriteString("\n// Metrics are the documented metrics, the OpenTelemetry histograms that stand beside them, and our own.\nvar Metrics = []Metric{\n")
 	for _, m := range mf.Metrics {
 		// Of the reference names only the OpenTelemetry ones are exported.

@@ -1,0 +1,166 @@
+package correlate
+
+import (
+	"fmt"
+	"strconv"
+
+	"inferspan/correlate/semconv"
+	"inferspan/correlate/signal"
+)
+
+// detail is a kind of detail that probes give, as ProbeChange tells.
+type detail struct {
+	name     string
+	active   bool
+	was      bool        // it was active at some time
+	since    signal.Mono // it has been as it is
+	lastOff  signal.Mono // when it last became inactive after having been active
+	reason   string      // why inactive
+	changes  [2]uint64   // to inactive, to active
+	inactive map[uint32]string
+}
+
+func (e *engine) detail(name string) *detail {
+	for i := range e.details {
+		if e.details[i].name == name {
+			return &e.details[i]
+		}
+	}
+	return nil
+}
+
+// maxDetails bounds the names told apart; there are a handful.
+const maxDetails = 64
+
+func (c *Correlator) probeChange(s *signal.ProbeChange) {
+	e := c.engine(s.Engine)
+	d := e.detail(s.Probe)
+	if d == nil {
+		if len(e.details) >= maxDetails {
+			return
+		}
+		e.details = append(e.details, detail{name: s.Probe, inactive: map[uint32]string{}})
+		d = &e.details[len(e.details)-1]
+	}
+	if s.Active {
+		d.changes[1]++
+		delete(d.inactive, s.PID)
+	} else {
+		d.changes[0]++
+		if len(d.inactive) < maxDetails {
+			d.inactive[s.PID] = s.Reason
+		}
+	}
+	// What is missing in one process is missing in values of the engine.
+	active := len(d.inactive) == 0
+	switch {
+	case active:
+		if !d.active {
+			d.since = s.At
+		}
+		if d.was {
+			c.note(s, "seen again")
+		}
+		d.active, d.was, d.reason = true, true, ""
+		return
+	case d.active:
+		d.since, d.lastOff = s.At, s.At
+	}
+	d.active = false
+	if !s.Active {
+		d.reason = s.Reason
+		word := "not seen"
+		if d.was {
+			word = "no longer seen"
+		}
+		c.note(s, word)
+	}
+	switch s.Probe {
+	case signal.DetailSteps:
+		for _, co := range e.cores {
+			if co.PID == s.PID || s.PID == 0 {
+				co.steps.forget()
+				co.m.forgetSteps()
+			}
+		}
+	case signal.DetailState:
+		for _, co := range e.cores {
+			if co.PID == s.PID || s.PID == 0 {
+				co.m.forgetPeek()
+			}
+		}
+	case signal.DetailDetokenize:
+		e.tokenCosts = nil
+	}
+}
+
+// Note is something that a reader of the results should know.
+type Note struct {
+	At   int64 // ns since the epoch, 0 if not known
+	Text string
+}
+
+// maxNotes bounds the notes: what changes so often is no news.
+const maxNotes = 100
+
+func (c *Correlator) note(s *signal.ProbeChange, word string) {
+	text := "detail " + s.Probe + " " + word
+	if s.PID != 0 {
+		text += " in process " + strconv.FormatUint(uint64(s.PID), 10)
+	}
+	if !s.Active && s.Reason != "" {
+		text += ": " + s.Reason
+	}
+	if len(c.notes) >= maxNotes {
+		return
+	}
+	n := Note{Text: text}
+	if c.clock.ok {
+		n.At = c.clock.wall(s.At)
+	}
+	c.notes = append(c.notes, n)
+}
+
+// Notes returns what a reader of the results should know, in order: probes that
+// were taken out, and put in again.
+func (c *Correlator) Notes() []Note { return append([]Note(nil), c.notes...) }
+
+// lostDetail returns why a detail was not seen during r, "" if it was, or if it
+// never was: then the capability report says so.
+func (r *request) lostDetail(name string) string {
+	d := r.core.eng.detail(name)
+	if d == nil || !d.was || (d.active && d.lastOff < r.added) {
+		return ""
+	}
+	if d.reason == "" {
+		return "the probes were taken out meanwhile"
+	}
+	return "the probes were taken out: " + d.reason
+}
+
+// noteUnavailable names the attributes that r would have but for probes that were
+// taken out.
+func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
+	r := v.r
+	miss := func(detail string, names ...string) {
+		why := r.lostDetail(detail)
+		for _, n := range names {
+			if why != "" && !has(n) {
+				v.unavailable = append(v.unavailable, fmt.Sprintf("%s: %s", n, why))
+			}
+		}
+	}
+	if !r.core.eng.events() && !r.core.eng.seen.Events {
+		miss(signal.DetailSteps, semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelInference)
+	}
+	if c.opt.Steps >= StepsRefs {
+		miss(signal.DetailSteps, semconv.AttrInferspanStepsCount)
+	}
+	if !r.pooling {
+		miss(signal.DetailTokenize, semconv.AttrGenAILatencyTimeInTokenize)
+		miss(signal.DetailDetokenize, semconv.AttrGenAILatencyTimeInDetokenize)
+	}
+	if r.core.eng.pdRole == "consumer" {
+		miss(signal.DetailTransfer, semconv.AttrGenAILatencyTimeInKVTransfer)
+	}
+}

@@ -1,0 +1,370 @@
+package correlate
+
+import (
+	"cmp"
+
+	"inferspan/correlate/semconv"
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+)
+
+// Levels of Options.Steps.
+const (
+	StepsOff   = 0 // requests as without steps
+	StepsRefs  = 1 // and the steps of each request, as attributes
+	StepsSpans = 2 // and a span for each step of its prefill
+)
+
+// stepTrack follows the steps of one core.
+type stepTrack struct {
+	ever   bool // a step was seen
+	seen   bool // the last one, after which the next may follow
+	number signal.Opt[int64]
+	update signal.Mono
+	losses uint64 // those of the correlator at the last step
+	holes  uint64 // moves when steps, or requests of a step, were not seen
+	missed uint64
+
+	duration, gap, requests histogram
+	tokens                  [len(stepKinds)]histogram
+	iterations              uint64 // steps that gave tokens
+	preemptions             uint64
+	preemptionsKnown        bool
+	generated, prompt       uint64 // of requests known by steps only
+	promptKnown             bool
+}
+
+// stepKinds are the kinds in the metrics; those of a request's part in a step
+// tell more.
+var stepKinds = [...]string{"prefill", "decode", "resumed", "unknown"}
+
+const (
+	kindPrefill = iota
+	kindDecode
+	kindResumed
+	kindUnknown
+)
+
+func kindOf(p signal.StepPhase) (metric int, record trace.StepKind) {
+	switch p {
+	case signal.StepPrefillChunk:
+		return kindPrefill, trace.StepPrefillChunk
+	case signal.StepPrefillEnd:
+		return kindPrefill, trace.StepPrefill
+	case signal.StepDecode:
+		return kindDecode, trace.StepDecode
+	case signal.StepRecompute:
+		return kindResumed, trace.StepResumed
+	}
+	return kindUnknown, trace.StepUnknown
+}
+
+// requestSteps is what the steps say of one request.
+type requestSteps struct {
+	count       int64
+	first, last signal.Opt[int64]
+	fromStart   bool // the first step seen is the request's first
+	sched       signal.Mono
+	update      signal.Mono // of the last step
+	gave        int64       // steps that gave tokens
+	firstGave   signal.Mono // end of the first of them
+	maybe       int64       // steps of which it is not known whether they gave tokens
+	several     bool        // a decode step computed several tokens (drafts): how many it gave is not known
+	chunks      []chunk
+	moreChunks  bool // than are kept
+	preempted   []signal.Mono
+	preemptions int64
+	holes       uint64 // of the core, when the first step was seen
+	endHoles    uint64 // when the request ended
+}
+
+// chunk is a step of a request's prefill.
+type chunk struct {
+	number           signal.Opt[int64]
+	schedule, update signal.Mono
+	tokens           int64
+	computed         signal.Opt[int64]
+}
+
+// maxChunks bounds the prefill steps kept of a request: a prompt of a million
+// tokens in chunks of 2048 has 512.
+const maxChunks = 1024
+
+func (c *Correlator) step(s *signal.Step) {
+	e := c.engine(s.Core.Engine)
+	e.seen.Steps = true
+	co := e.core(s.Core)
+	t := &co.steps
+	schedule, update := max(s.Schedule, 0), max(s.Update, 0)
+	if update != 0 && schedule > update {
+		schedule = 0
+	}
+	consecutive := c.follow(t, s)
+	gap := signal.Opt[int64]{}
+	if consecutive && t.update != 0 && schedule != 0 {
+		gap = signal.Some(int64(schedule - t.update))
+	}
+	busy := false
+	var kinds [len(stepKinds)]int64
+	gave := false
+	for i := range s.Requests {
+		q := &s.Requests[i]
+		k, _ := kindOf(q.Phase)
+		kinds[k] += max(q.Tokens, 0)
+		gave = gave || q.Phase == signal.StepPrefillEnd || q.Phase == signal.StepDecode
+		r := c.stepRequest(co, q, cmp.Or(schedule, update))
+		busy = busy || q.Entry == signal.StepRunning || q.Entry == signal.StepResumed || (r != nil && r.arrivalSeen && r.added < t.update)
+		if r != nil {
+			c.requestStep(r, s, q, schedule, update)
+		}
+	}
+	for _, id := range s.Preempted {
+		if r := co.find(string(id)); r != nil && r.steps != nil {
+			r.steps.preemptions++
+			if len(r.steps.preempted) < c.opt.EventLimit {
+				r.steps.preempted = append(r.steps.preempted, cmp.Or(schedule, update))
+			}
+		}
+	}
+	t.preemptions += uint64(len(s.Preempted))
+	t.preemptionsKnown = t.preemptionsKnown || s.PreemptedKnown
+	if gave {
+		t.iterations++
+	}
+	if schedule != 0 && update != 0 {
+		t.duration.add(stepBounds, float64(update-schedule)/1e9)
+	}
+	if gap.OK && busy {
+		t.gap.add(gapBounds, max(float64(gap.V)/1e9, 0))
+	}
+	if s.Detail != signal.StepNoEnd {
+		for k, n := range kinds {
+			if n > 0 {
+				t.tokens[k].add(countBounds, float64(n))
+			}
+		}
+		if n := len(s.Requests); n > 0 && !s.Partial {
+			t.requests.add(countBounds, float64(n))
+		}
+	}
+	co.m.stepState(s)
+	c.finishedBySteps(co, s.Finished)
+	if c.opt.StepRecords {
+		c.stepRecord(co, s, schedule, update, gap, consecutive && !busy)
+	}
+	t.number, t.update, t.seen, t.ever, t.losses = s.Number, update, true, true, c.losses
+}
+
+// follow notes what was missed between the last step and s, and reports whether
+// s is known to be the next one.
+func (c *Correlator) follow(t *stepTrack, s *signal.Step) bool {
+	consecutive := t.seen
+	switch {
+	case !t.seen:
+	case t.number.OK && s.Number.OK:
+		d := s.Number.V - t.number.V
+		if consecutive = d == 1; !consecutive {
+			t.holes++
+			// Numbers that jump further, or back, are those of another count.
+			if d > 1 && d < 1<<20 {
+				t.missed += uint64(d - 1)
+			}
+		}
+	case t.losses != c.losses:
+		consecutive = false
+		t.holes++
+	}
+	empty := s.Tokens.OK && s.Tokens.V == 0 || (s.Running.OK && s.Running.V == 0 && s.Waiting.OK && s.Waiting.V == 0)
+	if s.Partial || (s.Detail == signal.StepNoEnd && !empty) {
+		t.holes++
+	}
+	return consecutive
+}
+
+// find returns the request of that id, running or just over.
+func (co *core) find(id string) *request {
+	if r := co.reqs[id]; r != nil {
+		return r
+	}
+	return co.over[id]
+}
+
+// stepRequest returns the request of a step, nil if the step is none of its.
+func (c *Correlator) stepRequest(co *core, q *signal.StepRequest, at signal.Mono) *request {
+	if r := co.reqs[string(q.ID)]; r != nil {
+		return r
+	}
+	if r := co.over[string(q.ID)]; r != nil {
+		return r
+	}
+	if _, gone := co.gone.ids[string(q.ID)]; gone {
+		return nil
+	}
+	return c.newRequest(co, string(q.ID), at) // seen for the first time in mid-flight
+}
+
+func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, schedule, update signal.Mono) {
+	if r.done && (update == 0 || update > r.endAt) {
+		return // scheduled before its end was known
+	}
+	n := r.steps
+	if n == nil {
+		n = &requestSteps{first: s.Number, holes: r.core.steps.holes}
+		// A request that was seen before has had its first step if it had outputs.
+		n.fromStart = q.Entry == signal.StepNew && r.outputs <= 1
+		if n.fromStart {
+			n.sched = schedule
+		}
+		r.steps = n
+	}
+	n.count++
+	n.last = s.Number
+	if update != 0 {
+		n.update = update
+	}
+	switch q.Phase {
+	case signal.StepPrefillChunk:
+		n.chunk(s, q, schedule, update)
+		if update != 0 && r.outputs == 0 && c.opt.Precision >= 2 {
+			c.keep(r, semconv.EventPrefill, update, func(*attrs) {})
+		}
+	case signal.StepPrefillEnd:
+		n.chunk(s, q, schedule, update)
+		n.give(update)
+	case signal.StepDecode:
+		n.several = n.several || q.Tokens > 1
+		n.give(update)
+	default:
+		// A step after a preemption gives a token when it has caught up.
+		n.maybe++
+	}
+}
+
+func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, schedule, update signal.Mono) {
+	if len(n.chunks) >= maxChunks {
+		n.moreChunks = true
+		return
+	}
+	n.chunks = append(n.chunks, chunk{s.Number, schedule, update, q.Tokens, q.Computed})
+}
+
+func (n *requestSteps) give(update signal.Mono) {
+	n.gave++
+	if n.firstGave == 0 {
+		n.firstGave = update
+	}
+}
+
+// complete: all steps of r were seen.
+func (r *request) stepsComplete() bool {
+	n := r.steps
+	if n == nil || !n.fromStart || n.moreChunks || n.holes != n.endHoles {
+		return false
+	}
+	// A step that gave tokens and an output come together.
+	return !r.core.eng.seen.Outputs || (n.gave <= r.outputs && r.outputs <= n.gave+n.maybe)
+}
+
+// stepRecord hands over a step.
+func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, update signal.Mono, gap signal.Opt[int64], idle bool) {
+	if !c.clock.ok {
+		return
+	}
+	wall := func(m signal.Mono) int64 {
+		if m == 0 {
+			return 0
+		}
+		return c.clock.wall(m)
+	}
+	rec := trace.Step{
+		Resource: co.eng.resource(co.PID), EngineIndex: co.Index, Number: known(s.Number), Counted: s.Counted,
+		Start: wall(schedule), End: wall(update), Gap: known(gap), Idle: idle,
+		Tokens: known(s.Tokens), Partial: s.Partial || s.Detail == signal.StepNoEnd,
+		Running: known(s.Running), Waiting: known(s.Waiting),
+		Blocks: known(s.Blocks), FreeBlocks: known(s.FreeBlocks), FreeAfter: known(s.FreeAfter),
+	}
+	if len(s.Requests) > 0 {
+		rec.Requests = make([]trace.StepRequest, len(s.Requests))
+	}
+	for i := range s.Requests {
+		q := &s.Requests[i]
+		_, kind := kindOf(q.Phase)
+		x := trace.StepRequest{Tokens: q.Tokens, Computed: known(q.Computed), Kind: kind}
+		if r := co.find(string(q.ID)); r != nil {
+			x.ID, x.RequestID = r.id, r.external
+		} else {
+			x.ID = string(q.ID)
+		}
+		rec.Requests[i] = x
+	}
+	for _, id := range s.Preempted {
+		rec.Preempted = append(rec.Preempted, string(id))
+	}
+	c.sink(&trace.Tree{Steps: []trace.Step{rec}})
+}
+
+func known(v signal.Opt[int64]) trace.Int { return trace.Int{V: v.V, OK: v.OK} }
+
+// forget: what comes next is not the step after the last one.
+func (t *stepTrack) forget() {
+	t.seen = false
+	t.holes++
+}
+
+// prefillTokens are the tokens of each prefill step.
+func (n *requestSteps) prefillTokens() []int64 {
+	out := make([]int64, len(n.chunks))
+	for i := range n.chunks {
+		out[i] = n.chunks[i].tokens
+	}
+	return out
+}
+
+// stepRefs adds the references to r's steps.
+func (c *Correlator) stepRefs(v *view, a *attrs) {
+	r := v.r
+	if c.opt.Steps < StepsRefs || !r.stepsComplete() {
+		return
+	}
+	n := r.steps
+	putOpt(a, semconv.AttrInferspanStepsFirst, n.first)
+	putOpt(a, semconv.AttrInferspanStepsLast, n.last)
+	a.put(semconv.AttrInferspanStepsCount, n.count)
+	if len(n.chunks) > 0 {
+		a.put(semconv.AttrInferspanStepsPrefillTokens, n.prefillTokens())
+	}
+}
+
+// chunkSpans appends a child of prefill for each step of it that was seen whole.
+// Stamps of one happening differ by microseconds: the prefill's own count.
+func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.Span) []trace.Span {
+	if r.steps == nil {
+		return spans
+	}
+	for i := range r.steps.chunks {
+		k := &r.steps.chunks[i]
+		if k.schedule == 0 || k.update == 0 || !k.number.OK {
+			continue
+		}
+		const stamps = 1e6
+		start, end := int64(k.schedule)+r.off, int64(k.update)+r.off
+		if start < prefill.Start-stamps || end > prefill.End+stamps {
+			continue
+		}
+		start, end = max(start, prefill.Start), min(end, prefill.End)
+		if end < start {
+			continue
+		}
+		a := make(attrs, 0, 3)
+		a.put(semconv.AttrInferspanStepNumber, k.number.V)
+		a.put(semconv.AttrInferspanStepTokens, k.tokens)
+		putOpt(&a, semconv.AttrInferspanStepComputedTokens, k.computed)
+		var f facts
+		f.b = append(append(f.b, prefill.TraceID[:]...), prefill.SpanID[:]...)
+		spans = append(spans, trace.Span{
+			TraceID: prefill.TraceID, SpanID: f.str(semconv.NameInferspanPrefillChunk).num(uint64(i)).spanID(), ParentID: prefill.SpanID, TraceState: prefill.TraceState,
+			Name: semconv.NameInferspanPrefillChunk, Kind: trace.KindInternal, Start: start, End: end, Attrs: a, Resource: prefill.Resource,
+		})
+	}
+	return spans
+}

@@ -1,0 +1,54 @@
+package trace
+
+// Step is one iteration of an engine core's scheduler.
+type Step struct {
+	Resource    *Resource // the core's process
+	EngineIndex int
+	Number      Int  // the engine's own count, or ours
+	Counted     bool // Number is our count
+	// Start is when the scheduler began, End when the outputs were made, in ns
+	// since the epoch; 0 if that was not seen.
+	Start, End int64
+	// Gap is the time from the end of the step before to this one's start, in ns;
+	// negative if they overlap (asynchronous scheduling), unknown if steps between
+	// were not seen. Idle says that no request was there to be worked on meanwhile.
+	Gap  Int
+	Idle bool
+
+	Tokens    Int // scheduled in all
+	Requests  []StepRequest
+	Partial   bool     // there are requests that are not listed
+	Preempted []string // engine ids of the requests that had to leave the batch
+
+	Running, Waiting Int // before the step
+	Blocks           Int // KV blocks that can be used
+	FreeBlocks       Int // before the step
+	FreeAfter        Int // at its end
+}
+
+// StepRequest is a request in a step.
+type StepRequest struct {
+	ID        string // the engine's own
+	RequestID string // as reported, "" if not known
+	Tokens    int64
+	Computed  Int // tokens computed before
+	Kind      StepKind
+}
+
+// StepKind says what a request's tokens in a step are.
+type StepKind string
+
+// Kinds.
+const (
+	StepUnknown      StepKind = "unknown"
+	StepPrefillChunk StepKind = "prefill_chunk" // more of the prompt is to come
+	StepPrefill      StepKind = "prefill"       // the whole prompt or its last part
+	StepDecode       StepKind = "decode"
+	StepResumed      StepKind = "resumed" // computed again after a preemption
+)
+
+// Int is a number that may be unknown.
+type Int struct {
+	V  int64
+	OK bool
+}
