@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -33,9 +34,11 @@ func (t trier) try(it Item, bad State, fix string, f func() error) Item {
 		it.State, it.Detail = bad, fmt.Sprintf("no answer from the kernel in %v", limit)
 	case err == nil:
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		it.State, it.Detail, it.Fix = bad, "not permitted: "+err.Error(), "run as root, or with CAP_BPF and CAP_PERFMON"
+		// The library guesses at the memory limit, which does not matter here.
+		text, _, _ := strings.Cut(err.Error(), " (MEMLOCK may be too low")
+		it.State, it.Detail, it.Fix = bad, "not permitted: "+text, "run as root, or with CAP_BPF and CAP_PERFMON"
 		if t.privileged {
-			it.Detail = "refused in spite of the capabilities (lockdown, a security module or seccomp): " + err.Error()
+			it.Detail = "refused in spite of the capabilities (lockdown, a security module or seccomp): " + text
 			it.Fix = ""
 		}
 	default:
@@ -76,7 +79,7 @@ func (t trier) uprobe() Item {
 	return t.try(it, Missing, "a kernel with CONFIG_UPROBE_EVENTS=y and CONFIG_BPF_EVENTS=y", func() error {
 		count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 		if err != nil {
-			return fmt.Errorf("making a map: %w", err)
+			return err
 		}
 		defer count.Close()
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{
@@ -93,7 +96,7 @@ func (t trier) uprobe() Item {
 			asm.Return(),
 		}})
 		if err != nil {
-			return fmt.Errorf("loading a program: %w", err)
+			return err
 		}
 		defer prog.Close()
 		off, err := fileOffset(uint64(reflect.ValueOf(uprobed).Pointer()))
@@ -148,7 +151,7 @@ func (t trier) syscalls(tracefs string) Item {
 		}
 		prog, err := program(ebpf.TracePoint, ebpf.AttachNone, "")
 		if err != nil {
-			return fmt.Errorf("loading a program: %w", err)
+			return err
 		}
 		defer prog.Close()
 		l, err := link.Tracepoint("syscalls", "sys_enter_shutdown", prog, nil)
@@ -164,7 +167,7 @@ func (t trier) fentry() Item {
 	return t.try(it, Degraded, "", func() error {
 		prog, err := program(ebpf.Tracing, ebpf.AttachTraceFEntry, "tcp_shutdown")
 		if err != nil {
-			return fmt.Errorf("loading a program: %w", err)
+			return err
 		}
 		defer prog.Close()
 		l, err := link.AttachTracing(link.TracingOptions{Program: prog})

@@ -203,7 +203,7 @@ func TestFakeHost(t *testing.T) {
 
 func TestCheckKernel(t *testing.T) {
 	for release, want := range map[string]State{
-		"6.18.44-fc": OK, "5.8.0": OK, "5.10.0-28-amd64": OK, "5.7.19": Missing, "4.18.0-553.el8": Missing, "garbage": Degraded, "": Degraded,
+		"6.18.44-fc": OK, "5.10.0-28-amd64": OK, "5.9.16": Missing, "5.8.0": Missing, "4.18.0-553.el8": Missing, "garbage": Degraded, "": Degraded,
 	} {
 		if it := checkKernel(release); it.State != want || it.State == Missing && it.Fix == "" {
 			t.Errorf("kernel %q: %+v, want %s", release, it, want)

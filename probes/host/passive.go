@@ -21,8 +21,9 @@ func release() string {
 	return string(bytes.TrimRight(u.Release[:], "\x00"))
 }
 
-// Kernels: the BPF ring buffer came with 5.8.
-var minKernel = [2]int{5, 8}
+// minKernel: the BPF programs are verified for 5.10 on, where process descriptors
+// that do not block came; the BPF ring buffer is older (5.8).
+var minKernel = [2]int{5, 10}
 
 func checkKernel(release string) Item {
 	it := Item{Name: Kernel, State: OK, Detail: release, NeededFor: "everything", Required: true}
