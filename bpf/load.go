@@ -90,6 +90,9 @@ type Objects struct {
 // set yet. The error wraps ErrNoBTF or ErrPermission when that is the cause.
 func Load(opts Options) (*Objects, error) {
 	setDefaults(&opts)
+	if missing := missingCapabilities(); len(missing) > 0 {
+		return nil, fmt.Errorf("loading BPF programs: %w: missing %s (or CAP_SYS_ADMIN)", ErrPermission, strings.Join(missing, ", "))
+	}
 	kernel, err := kernelTypes(opts.BTFPath)
 	if err != nil {
 		return nil, err
@@ -203,8 +206,7 @@ func pidNamespace() (uint32, error) {
 	return uint32(st.Ino), nil
 }
 
-// permission adds ErrPermission and the missing capabilities to an error that is
-// about privileges.
+// permission adds ErrPermission to an error that is about privileges.
 func permission(err error) error {
 	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return err
@@ -213,9 +215,6 @@ func permission(err error) error {
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) && len(verifier.Log) > 0 && !errors.Is(err, unix.EPERM) {
 		return err
-	}
-	if missing := missingCapabilities(); len(missing) > 0 {
-		return fmt.Errorf("%w: missing %s (or CAP_SYS_ADMIN): %w", ErrPermission, strings.Join(missing, ", "), err)
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)
 }
