@@ -176,7 +176,7 @@ func (r *request) word() string {
 		}
 		return "?"
 	}
-	return clean(r.outcome)
+	return Clean(r.outcome)
 }
 
 // shortID leaves out what all ids begin with and shows the start of the rest.
@@ -191,7 +191,7 @@ func (r *request) shortID(n int) string {
 	if len(id) > n {
 		id = id[:n]
 	}
-	return clean(id)
+	return Clean(id)
 }
 
 func (o opt) dur() string {

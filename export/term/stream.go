@@ -46,11 +46,11 @@ func (s *Stream) columns() []column {
 		{"id", id, false, func(r *request) string { return r.shortID(id) }},
 	}
 	if s.opt.Width >= wide {
-		cols = append(cols, column{"model", min(24, s.opt.Width-rest), false, func(r *request) string { return clean(r.model) }})
+		cols = append(cols, column{"model", min(24, s.opt.Width-rest), false, func(r *request) string { return Clean(r.model) }})
 	}
 	cols = append(cols, column{"status", 10, false, (*request).mark})
 	if s.opt.Width >= wide {
-		cols = append(cols, column{"finish", 8, false, func(r *request) string { return clean(r.finish) }})
+		cols = append(cols, column{"finish", 8, false, func(r *request) string { return Clean(r.finish) }})
 	}
 	cols = append(cols,
 		column{"tokens", 10, true, tokens},

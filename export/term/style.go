@@ -81,17 +81,17 @@ func (p paint) green(s string) string  { return p.in("32", s) }
 
 // left and right pad s to n columns; longer texts are cut.
 func left(s string, n int) string {
-	s = cut(s, n)
+	s = Cut(s, n)
 	return s + strings.Repeat(" ", n-utf8.RuneCountInString(s))
 }
 
 func right(s string, n int) string {
-	s = cut(s, n)
+	s = Cut(s, n)
 	return strings.Repeat(" ", n-utf8.RuneCountInString(s)) + s
 }
 
-// cut shortens s to n columns; a tilde stands for what is missing.
-func cut(s string, n int) string {
+// Cut shortens s to n columns; a tilde stands for what is missing.
+func Cut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}
@@ -106,8 +106,9 @@ func cut(s string, n int) string {
 	return s[:i] + "~"
 }
 
-// clean replaces what a terminal would not show as one column.
-func clean(s string) string {
+// Clean makes a text of unknown origin fit for a terminal: what could drive it, or
+// would not take one column, becomes a question mark.
+func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) || unicode.Is(unicode.Mn, r) || r >= 0x1100 {
 			return '?' // from 0x1100 on characters may take two columns

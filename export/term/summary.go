@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
@@ -213,13 +214,13 @@ func (s *Summary) head(p *page) {
 	if names := keys(s.models); len(names) > 0 {
 		var list []string
 		for _, n := range names {
-			list = append(list, cut(clean(n), 40))
+			list = append(list, Cut(Clean(n), 40))
 		}
 		const show = 3
 		if len(list) > show {
 			list = append(list[:show], fmt.Sprintf("and %d more", len(list)-show))
 		}
-		p.line(cut("  model: "+strings.Join(list, ", "), p.width))
+		p.line(Cut("  model: "+strings.Join(list, ", "), p.width))
 	}
 }
 
@@ -307,16 +308,21 @@ var partials = map[string]string{
 }
 
 func (s *Summary) lost(p *page) {
-	var lines []string
+	var lines, harmless []string
 	for _, l := range s.losses {
-		if l.N > 0 {
-			lines = append(lines, fmt.Sprintf("%s records lost: %s", num(l.N), clean(strings.ReplaceAll(l.Reason, "_", " "))))
+		if l.N == 0 {
+			continue
+		}
+		if line, ok := lossLine(l); ok {
+			harmless = append(harmless, line)
+		} else {
+			lines = append(lines, line)
 		}
 	}
 	for _, k := range keys(s.partial) {
 		why, ok := partials[k]
 		if !ok {
-			why = clean(strings.ReplaceAll(k, "_", " ")) + " not seen"
+			why = words(k) + " not seen"
 		}
 		lines = append(lines, plural(s.partial[k], "request")+": "+why)
 	}
@@ -324,7 +330,7 @@ func (s *Summary) lost(p *page) {
 		q := &s.queues[i]
 		for j, r := range export.Reasons {
 			if n := q.Dropped[j]; n.Spans > 0 || n.Logs > 0 {
-				text := fmt.Sprintf("%s not exported to %s: %s", plural(int(n.Spans), "span"), q.Name, strings.ReplaceAll(string(r), "_", " "))
+				text := fmt.Sprintf("%s not exported to %s: %s", plural(int(n.Spans), "span"), q.Name, words(string(r)))
 				if n.Logs > 0 {
 					text += fmt.Sprintf(" (and %s)", plural(int(n.Logs), "log event"))
 				}
@@ -337,7 +343,10 @@ func (s *Summary) lost(p *page) {
 		p.line("none")
 	}
 	for _, l := range lines {
-		p.line(p.paint.yellow(cut(l, p.width)))
+		p.line(p.paint.yellow(Cut(l, p.width)))
+	}
+	for _, l := range harmless {
+		p.line(p.paint.dim(Cut(l, p.width)))
 	}
 }
 
@@ -358,29 +367,34 @@ func (s *Summary) noteLines(p *page) {
 	}
 	p.heading("NOTES")
 	for _, n := range notes {
-		for i, l := range wrap(clean(n), p.width-2) {
-			if i > 0 {
-				l = "  " + l
-			}
-			p.line(l)
-		}
+		p.line(Wrap(n, "", p.width))
 	}
 }
 
-// wrap breaks s into lines of at most n columns.
+// Wrap cleans text and breaks it into lines of at most width columns, all of which
+// begin with indent, those after the first with two blanks more.
+func Wrap(text, indent string, width int) string {
+	lines := wrap(Clean(text), max(width-len(indent)-2, 1))
+	return indent + strings.Join(lines, "\n"+indent+"  ")
+}
+
+// wrap breaks s into lines of at most n columns, longer words too.
 func wrap(s string, n int) []string {
 	var out []string
 	line := ""
 	for word := range strings.FieldsSeq(s) {
-		word = cut(word, n)
 		switch {
 		case line == "":
 			line = word
-		case len([]rune(line))+1+len([]rune(word)) <= n:
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= n:
 			line += " " + word
 		default:
 			out = append(out, line)
 			line = word
+		}
+		for r := []rune(line); len(r) > n; r = []rune(line) {
+			out = append(out, string(r[:n]))
+			line = string(r[n:])
 		}
 	}
 	return append(out, line)

@@ -384,3 +384,53 @@ func BenchmarkSummary(b *testing.B) {
 		i++
 	}
 }
+
+func TestLosses(t *testing.T) {
+	for _, tt := range []struct {
+		lost []signal.LossCount
+		want string
+	}{
+		{nil, ""},
+		{[]signal.LossCount{{Reason: "ring_full", N: 0}}, ""},
+		{[]signal.LossCount{{Reason: "truncated", N: 3}, {Reason: "message_missing_start", N: 1}}, ""},
+		{[]signal.LossCount{{Reason: "ring_full", N: 1234}, {Reason: "truncated", N: 3}, {Reason: "fault", N: 1}}, "lost: ring full 1,234, fault 1"},
+	} {
+		if got := Losses(tt.lost); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.lost, got, tt.want)
+		}
+	}
+}
+
+// What comes with normal traffic is said, and not called a loss.
+func TestSummaryEverydayLosses(t *testing.T) {
+	s := NewSummary(Options{})
+	s.SetLosses([]signal.LossCount{{Reason: "truncated", N: 2}, {Reason: "map_full", N: 1}})
+	var b bytes.Buffer
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	_, got, _ := strings.Cut(b.String(), "LOSSES\n")
+	if want := "1 record lost: map full\n2 long payloads copied in part (over 256 KiB)\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	s.SetLosses([]signal.LossCount{{Reason: "truncated", N: 2}})
+	b.Reset()
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(b.String(), "LOSSES\nnone\n2 long payloads copied in part (over 256 KiB)\n") {
+		t.Errorf("got %q", b.String())
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for _, tt := range []struct{ text, indent, want string }{
+		{"one two\x1b three four", "  ", "  one two?\n    three four"},
+		{"short abcdefghijklmnopqrstuvwxyz.", "", "short\n  abcdefghijkl\n  mnopqrstuvwx\n  yz."},
+		{"", " ", " "},
+	} {
+		if got := Wrap(tt.text, tt.indent, 14); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
