@@ -50,7 +50,8 @@ type Live struct {
 	objs   *bpf.Objects
 	probes map[uint32]*attach.Process
 	scrub  *httptap.Scrubber
-	bad    uint64 // records that did not decode
+	inside *inside // while Run runs
+	bad    uint64  // records that did not decode
 	lost   [event.LossReasons]uint64
 }
 
@@ -158,14 +159,14 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	if err := put(clockRecord()); err != nil {
 		return err
 	}
-	peeks := startPeeking(ctx, l.Engine)
-	err := l.read(ctx, peeks, put)
-	peeks.end()
-	return errors.Join(err, peeks.take(put), l.drain(put))
+	l.inside = lookInside(ctx, l.objs, l.Engine)
+	err := l.read(ctx, put)
+	l.inside.end()
+	return errors.Join(err, l.inside.take(put), l.drain(put))
 }
 
 // read reads until ctx ends or nothing is attached any more.
-func (l *Live) read(ctx context.Context, peeks *peeking, put func(*event.Record) error) error {
+func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 	var rec event.Record
 	rd := l.objs.Reader()
 	nextClock := bpf.Monotonic() + uint64(clockEvery)
@@ -187,7 +188,7 @@ func (l *Live) read(ctx context.Context, peeks *peeking, put func(*event.Record)
 		default:
 			return fmt.Errorf("reading kernel records: %w", err)
 		}
-		if err := peeks.take(put); err != nil {
+		if err := l.inside.take(put); err != nil {
 			return err
 		}
 		if now >= nextClock {
@@ -241,6 +242,9 @@ func (l *Live) take(rec *event.Record, put func(*event.Record) error) error {
 			a.Close()
 			delete(l.probes, rec.PID)
 		}
+	}
+	if rec.Kind == event.KindCapture {
+		return l.inside.hold.capture(rec, put)
 	}
 	return put(rec)
 }

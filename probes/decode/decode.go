@@ -30,6 +30,8 @@ type messages interface {
 	Message(m *wire.Message, emit func(signal.Signal))
 	// Note is called for a note about one of the engine's processes.
 	Note(r *event.Record, emit func(signal.Signal))
+	// Capture is called for what a probe in one of the engine's processes read.
+	Capture(r *event.Record, emit func(signal.Signal))
 	// Dropped returns messages that could not be read, by reason.
 	Dropped() []signal.LossCount
 }
@@ -46,7 +48,7 @@ type vllmMessages struct{ *vllm.Decoder }
 
 func (m vllmMessages) Dropped() []signal.LossCount {
 	s := m.Stats()
-	return []signal.LossCount{{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}}
+	return []signal.LossCount{{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}, {Reason: "capture_unplanned", N: s.Unplanned}}
 }
 
 // Decoder decodes the records of a run. It must be used by one goroutine at a
@@ -121,6 +123,13 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 		d.http.Put(r, emit)
 	case event.KindNote:
 		d.note(r, emit)
+	case event.KindCapture:
+		e := d.engine[r.PID]
+		if e == nil || e.msg == nil {
+			d.unknown++
+			return
+		}
+		e.msg.Capture(r, emit)
 	case event.KindExit:
 		d.asm.Put(r, func(*wire.Message) {})
 		d.http.Put(r, emit)

@@ -105,8 +105,15 @@ type Probe struct {
 	Detail string `json:"detail"` // "steps"
 	Active bool   `json:"active"`
 	Reason string `json:"reason,omitempty"` // why not active
-	// Plans names the capture plans of the detail by the numbers in their records.
-	Plans map[uint32]string `json:"plans,omitempty"`
+	// Plans are the capture plans of the detail by the numbers in their records.
+	Plans map[uint32]Plan `json:"plans,omitempty"`
+}
+
+// Plan says how to read the captures of a plan in a process.
+type Plan struct {
+	Name    string            `json:"name"`
+	Slots   []string          `json:"slots"`             // names by number
+	Dropped map[string]string `json:"dropped,omitempty"` // slots that no capture has, with the reason
 }
 
 // Put makes the record of a note. at is CLOCK_MONOTONIC, ns. The error is that of

@@ -8,6 +8,7 @@ import (
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/probes/python/plan"
 	"inferspan/probes/target"
 	"inferspan/probes/wire"
 )
@@ -25,6 +26,10 @@ const coreDead = "ENGINE_CORE_DEAD"
 // maxRunning bounds the requests whose front end is remembered, until the
 // sockets that lead to it are known.
 const maxRunning = 1 << 16
+
+// maxEnded is how many ended requests are remembered at least: those that can end
+// in one step.
+const maxEnded = 1 << 11
 
 // Options of a Decoder.
 type Options struct {
@@ -44,6 +49,9 @@ type Stats struct {
 	Broken    uint64 // messages that should be read and could not be
 	Truncated uint64 // messages read without what the kernel side left out
 	Peeked    uint64 // requests in notes
+	Captures  uint64 // captures
+	Unplanned uint64 // captures of which no note says how to read them
+	Scheduled uint64 // steps in them
 }
 
 // Decoder reads the messages of one engine. It is deterministic and must be used
@@ -59,6 +67,7 @@ type Decoder struct {
 	coordinated bool
 	facts       map[uint32]int // index of each known core
 	cores       map[uint32]*core
+	captures    map[uint32]captures // by process
 	stats       Stats
 	problem     error // of the last broken message
 
@@ -73,13 +82,30 @@ type Decoder struct {
 	logprobs  []float64
 	sched     signal.SchedulerStats
 	peeked    signal.RequestPeeked
+	stepSig   signal.Step
+	capture   plan.Capture
+	names     []byte // request ids of a step
+	preempted [][]byte
+	finished  [][]byte
 }
 
 // core is what is known of one engine core process.
 type core struct {
 	id      signal.Core
-	running map[string]int // front end of each running request
-	clients map[uint64]int // front end that a sending socket leads to
+	running map[string]*running
+	// Requests that have ended: one may be in a step that was scheduled before.
+	ended, endedBefore map[string]*running
+	clients            map[uint64]int // front end that a sending socket leads to
+	steps              steps
+}
+
+// running is what is known of a request until its end.
+type running struct {
+	client   int // front end
+	prompt   int64
+	promptOK bool
+	done     int64 // tokens computed after its latest step
+	again    int64 // of those, how many have to be computed again
 }
 
 // NewDecoder makes a Decoder for the engine that e describes. It fails if the
@@ -91,7 +117,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:
@@ -203,10 +229,48 @@ func (d *Decoder) core(pid uint32, index int) *core {
 		if i, ok := d.facts[pid]; ok {
 			index = i
 		}
-		c = &core{id: signal.Core{Engine: d.engine, Index: index, PID: pid}, running: map[string]int{}, clients: map[uint64]int{}}
+		c = &core{id: signal.Core{Engine: d.engine, Index: index, PID: pid}, running: map[string]*running{}, ended: map[string]*running{}, clients: map[uint64]int{}}
 		d.cores[pid] = c
 	}
 	return c
+}
+
+// track remembers a request until its end. One that is known already may have
+// got new facts.
+func (c *core) track(q *signal.RequestAdded) {
+	r := c.running[q.ID]
+	if r == nil || q.Known {
+		if r == nil && len(c.running) >= maxRunning {
+			return
+		}
+		r = new(running)
+		c.running[q.ID] = r
+	}
+	r.client, r.prompt, r.promptOK = q.Client, q.PromptTokens.V, q.PromptTokens.OK
+}
+
+// end forgets a request, in a while.
+func (c *core) end(id string) {
+	r := c.running[id]
+	if r == nil {
+		return
+	}
+	delete(c.running, id)
+	if len(c.ended) >= maxEnded {
+		c.ended, c.endedBefore = map[string]*running{}, c.ended
+	}
+	c.ended[id] = r
+}
+
+// find gives what is known of a request that runs or has ended lately; nil if
+// nothing is.
+func (c *core) find(id []byte) *running {
+	for _, m := range []map[string]*running{c.running, c.ended, c.endedBefore} {
+		if r := m[string(id)]; r != nil {
+			return r
+		}
+	}
+	return nil
 }
 
 // aborted reads an abort message: the payload is a list of ids.
@@ -222,7 +286,7 @@ func (d *Decoder) aborted(m *wire.Message, emit func(signal.Signal)) error {
 			break
 		}
 		d.abort.IDs = append(d.abort.IDs, string(id))
-		delete(c.running, string(id))
+		c.end(string(id))
 	}
 	switch {
 	case r.err == errShort && !p.Whole():

@@ -20,6 +20,8 @@ func (d *Decoder) Note(r *event.Record, emit func(signal.Signal)) {
 		err = d.requestsNote(r, emit)
 	case note.KindState:
 		err = d.stateNote(r, emit)
+	case note.KindProbe:
+		err = d.probeNote(r)
 	default:
 		d.stats.Other++
 	}
@@ -167,9 +169,7 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 				p.Events = append(p.Events, signal.EngineEvent{Kind: k, At: signal.Mono(e.At)})
 			}
 		}
-		if len(c.running) < maxRunning {
-			c.running[q.ID] = a.Client
-		}
+		c.track(a)
 		d.stats.Peeked++
 		emit(p)
 	}

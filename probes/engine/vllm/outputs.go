@@ -324,13 +324,13 @@ func (d *Decoder) learnClient(c *core, sock uint64, utility bool) (client int, k
 		if client >= 0 && known && o.Finish == signal.FinishNone {
 			continue
 		}
-		if of, ok := c.running[string(o.ID)]; ok {
-			if !known || client != of {
-				client, known = of, true
-				c.clients[sock] = of
+		if r := c.running[string(o.ID)]; r != nil {
+			if !known || client != r.client {
+				client, known = r.client, true
+				c.clients[sock] = client
 			}
 			if o.Finish != signal.FinishNone {
-				delete(c.running, string(o.ID))
+				c.end(string(o.ID))
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"inferspan/probes/engine"
 	"inferspan/probes/note"
 	"inferspan/probes/python"
 )
@@ -32,10 +33,7 @@ type Peeker struct {
 	events map[int64]string
 }
 
-// ErrNoCore says that a process has no engine core that can be found yet.
-var ErrNoCore = errors.New("no engine core")
-
-// NewPeeker finds the engine core of a process. Errors: ErrNoCore (a core that
+// NewPeeker finds the engine core of a process. Errors: engine.ErrNoCore (a core that
 // starts has none yet), and those of package python.
 func NewPeeker(in *python.Interp) (*Peeker, error) {
 	p := &Peeker{in: in}
@@ -50,7 +48,7 @@ func NewPeeker(in *python.Interp) (*Peeker, error) {
 		}
 	}
 	if p.core.Addr() == 0 {
-		return nil, ErrNoCore
+		return nil, engine.ErrNoCore
 	}
 	if p.sched, err = p.core.Attr("scheduler"); err != nil {
 		return nil, fmt.Errorf("finding the scheduler: %w", err)
@@ -130,7 +128,7 @@ func members(in *python.Interp, module, class string) map[int64]string {
 // Config reads what the core was configured with. What cannot be read is named in
 // the note.
 func (p *Peeker) Config() note.Config {
-	r := reading{missing: make(map[string]string)}
+	r := lookup{missing: make(map[string]string)}
 	c := note.Config{
 		Model:            get(&r, "model", python.Value.Str, p.config, "model_config", "model"),
 		MaxModelLen:      get(&r, "max_model_len", python.Value.Int, p.config, "model_config", "max_model_len"),
@@ -179,17 +177,17 @@ func (p *Peeker) Config() note.Config {
 	return c
 }
 
-// reading collects what could not be read.
-type reading struct{ missing map[string]string }
+// lookup collects what could not be read.
+type lookup struct{ missing map[string]string }
 
-func (r *reading) miss(name string, err error) {
+func (r *lookup) miss(name string, err error) {
 	if r.missing != nil {
 		r.missing[name] = err.Error()
 	}
 }
 
 // get reads one value; nil if it cannot be read, or is None.
-func get[T any](r *reading, name string, as func(python.Value) (T, error), v python.Value, path ...string) *T {
+func get[T any](r *lookup, name string, as func(python.Value) (T, error), v python.Value, path ...string) *T {
 	v, err := v.Path(path...)
 	if err == nil && v.Addr() != 0 && v.IsNone() {
 		return nil
@@ -206,7 +204,7 @@ func get[T any](r *reading, name string, as func(python.Value) (T, error), v pyt
 }
 
 // part follows a path to an object that may be None.
-func (r *reading) part(name string, v python.Value, path ...string) (part python.Value, none bool) {
+func (r *lookup) part(name string, v python.Value, path ...string) (part python.Value, none bool) {
 	v, err := v.Path(path...)
 	if err != nil {
 		r.miss(name, err)
@@ -257,7 +255,7 @@ func (p *Peeker) blocks() (*int64, error) {
 // error says that nothing could.
 func (p *Peeker) State() (note.State, error) {
 	var s note.State
-	r := reading{}
+	r := lookup{}
 	var err error
 	if s.Running, err = p.length("running"); err != nil {
 		return s, fmt.Errorf("reading the state of the scheduler: %w", err)
@@ -315,9 +313,6 @@ func (p *Peeker) length(name string) (*int64, error) {
 func size(v python.Value) (int, error) {
 	n, err := v.Len()
 	if !errors.Is(err, python.ErrType) {
-		return n, err
-	}
-	if n, err = v.DequeLen(); !errors.Is(err, python.ErrType) {
 		return n, err
 	}
 	heap, err := v.Attr("_heap")

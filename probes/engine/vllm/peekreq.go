@@ -53,7 +53,7 @@ func (p *Peeker) request(it python.Item) (r note.Request, output python.Value, e
 		return r, output, err
 	}
 	r.Status = p.status[n]
-	rd := reading{missing: make(map[string]string)}
+	rd := lookup{missing: make(map[string]string)}
 	r.Client = get(&rd, "client", python.Value.Int, v, "client_index")
 	if at := get(&rd, "arrival", python.Value.Float, v, "arrival_time"); at != nil {
 		r.Arrival = nanoseconds(*at)
@@ -102,9 +102,9 @@ func nanoseconds(seconds float64) *int64 {
 	return ptr(int64(math.Round(seconds * 1e9)))
 }
 
-func samplingParams(rd *reading, v python.Value) *note.Params {
+func samplingParams(rd *lookup, v python.Value) *note.Params {
 	var p note.Params
-	r := reading{missing: make(map[string]string)}
+	r := lookup{missing: make(map[string]string)}
 	p.Temperature = get(&r, "temperature", python.Value.Number, v, "temperature")
 	p.TopP = get(&r, "top_p", python.Value.Number, v, "top_p")
 	p.TopK = get(&r, "top_k", python.Value.Int, v, "top_k")
@@ -127,7 +127,7 @@ func samplingParams(rd *reading, v python.Value) *note.Params {
 }
 
 // traceParent finds the W3C header among the trace headers of a request.
-func traceParent(rd *reading, v python.Value) string {
+func traceParent(rd *lookup, v python.Value) string {
 	headers, none := rd.part("traceparent", v, "trace_headers")
 	if none || headers.Addr() == 0 {
 		return ""
@@ -150,7 +150,7 @@ func traceParent(rd *reading, v python.Value) string {
 }
 
 // requestEvents reads the events that were not sent yet.
-func (p *Peeker) requestEvents(rd *reading, v python.Value) []note.Event {
+func (p *Peeker) requestEvents(rd *lookup, v python.Value) []note.Event {
 	list, err := v.Attr("events")
 	if err != nil {
 		rd.miss("events", err)

@@ -19,9 +19,7 @@ func (d *Decoder) add(m *wire.Message, emit func(signal.Signal)) error {
 	}
 	q := &d.request
 	q.ExternalID, q.ResponseID, q.Child = ids(q.ID, external, d.schema.externalIDs())
-	if len(c.running) < maxRunning {
-		c.running[q.ID] = q.Client
-	}
+	c.track(q)
 	d.stats.Requests++
 	emit(q)
 	return nil

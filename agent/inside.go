@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/probes/attach"
+	"inferspan/probes/engine"
+	"inferspan/probes/engine/vllm"
+	"inferspan/probes/note"
+	"inferspan/probes/python"
+	"inferspan/probes/target"
+)
+
+// stateEvery is how often the state of a core is read.
+const stateEvery = time.Second
+
+// checkEvery is how often watched functions are looked at: a module that is loaded
+// again has others.
+const checkEvery = 10 * time.Second
+
+// coreTries is how often a core that starts is looked for, stateEvery apart.
+const coreTries = 600
+
+// maxNotes bounds the notes that wait to be handed over.
+const maxNotes = 256
+
+// detailPeeks is the detail that looks into memory give, as in notes.
+const detailPeeks = "peeks"
+
+// opener finds the engine core in a process. The error wraps engine.ErrNoCore or
+// python.ErrGone, or says why the process cannot be looked at.
+type opener func(*python.Interp) (engine.Peeker, error)
+
+// peekers by kind of engine.
+var peekers = map[string]opener{
+	"vllm": func(in *python.Interp) (engine.Peeker, error) { return vllm.NewPeeker(in) },
+}
+
+// inside looks into the engine cores of an engine, and has the kernel do so. What
+// it sees are notes, which the run hands over between the records of the kernel.
+type inside struct {
+	tracer attach.PythonTracer
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+	notes  chan *event.Record
+	hold   holder
+}
+
+// lookInside begins to look into the cores of an engine, whose other probes are in
+// place: what a request does after the first look is seen by them.
+func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine) *inside {
+	ctx, stop := context.WithCancel(ctx)
+	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes)}
+	open := peekers[e.Kind]
+	if open == nil || e.Generation == "V0" {
+		return p
+	}
+	for i := range e.Processes {
+		if q := &e.Processes[i]; q.Role == target.RoleCore && q.Python.Problem == "" {
+			p.done.Go(func() { p.core(ctx, q, open) })
+		}
+	}
+	return p
+}
+
+// end stops looking and takes the probes out.
+func (p *inside) end() {
+	p.stop()
+	p.done.Wait()
+}
+
+// take hands over the notes that are there, and the captures that waited for them.
+func (p *inside) take(put func(*event.Record) error) error {
+	for {
+		select {
+		case r := <-p.notes:
+			if err := put(r); err != nil {
+				return err
+			}
+			if err := p.hold.note(r, put); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// core looks into one core until ctx ends or the process is gone.
+func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
+	pid := uint32(proc.PID)
+	in, pk, err := p.open(ctx, proc.PID, open)
+	if ctx.Err() != nil {
+		return
+	}
+	p.probe(ctx, pid, note.Probe{Detail: detailPeeks, Active: err == nil, Reason: text(err)})
+	if err != nil {
+		return
+	}
+	w := p.attach(ctx, proc, in, pk.Probes())
+	defer w.close()
+	p.send(ctx)(note.Put(note.KindConfig, pid, bpf.Monotonic(), pk.Config()))
+	if reqs, at, err := pk.Requests(bpf.Monotonic); err == nil {
+		records, err := note.PutRequests(pid, at, reqs)
+		if err == nil {
+			for _, r := range records {
+				p.send(ctx)(r, nil)
+			}
+		}
+	}
+	state, check := time.NewTicker(stateEvery), time.NewTicker(checkEvery)
+	defer state.Stop()
+	defer check.Stop()
+	for {
+		s, err := pk.State()
+		if errors.Is(err, python.ErrGone) {
+			return
+		}
+		if err == nil {
+			p.send(ctx)(note.Put(note.KindState, pid, bpf.Monotonic(), s))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-check.C:
+			w.refresh(ctx)
+		case <-state.C:
+		}
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// open finds the core of a process, which may still have to be made.
+func (p *inside) open(ctx context.Context, pid int, open opener) (*python.Interp, engine.Peeker, error) {
+	t := time.NewTicker(stateEvery)
+	defer t.Stop()
+	var last error
+	for range coreTries {
+		in, err := python.Open(pid)
+		if err == nil {
+			var pk engine.Peeker
+			if pk, err = open(in); err == nil {
+				return in, pk, nil
+			}
+		}
+		if last = err; errors.Is(err, python.ErrGone) || errors.Is(err, python.ErrNotPython) {
+			return nil, nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-t.C:
+		}
+	}
+	return nil, nil, last
+}
+
+// probe sends a note about probes.
+func (p *inside) probe(ctx context.Context, pid uint32, n note.Probe) {
+	p.send(ctx)(note.Put(note.KindProbe, pid, bpf.Monotonic(), n))
+}
+
+// send takes the result of making a note. One that cannot be made is left out.
+func (p *inside) send(ctx context.Context) func(*event.Record, error) {
+	return func(r *event.Record, err error) {
+		if err != nil {
+			return
+		}
+		select {
+		case p.notes <- r:
+		case <-ctx.Done():
+		}
+	}
+}

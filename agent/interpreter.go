@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"inferspan/probes/attach"
+	"inferspan/probes/engine"
+	"inferspan/probes/note"
+	"inferspan/probes/python"
+	"inferspan/probes/target"
+)
+
+// watching is the probes on the interpreter of one process.
+type watching struct {
+	inside *inside
+	pid    uint32
+	probes []engine.Probe
+	interp *attach.Interpreter // nil if nothing could be attached
+}
+
+// attach puts probes on an interpreter and sends a note for each detail.
+func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.Interp, probes []engine.Probe) *watching {
+	w := &watching{inside: p, pid: uint32(proc.PID), probes: probes}
+	specs := make([]attach.PythonProbe, len(probes))
+	for i, s := range probes {
+		specs[i].Callable = s.Callable
+		for _, x := range s.Watches {
+			specs[i].Watches = append(specs[i].Watches, attach.Watch{Caller: x.Caller, Plans: x.Plans})
+		}
+	}
+	var err error
+	if w.interp, err = attach.AttachInterpreter(p.tracer, proc, in, specs); err != nil {
+		w.interp = nil
+		for _, detail := range w.details() {
+			p.probe(ctx, w.pid, note.Probe{Detail: detail, Reason: err.Error()})
+		}
+		return w
+	}
+	w.report(ctx)
+	return w
+}
+
+// details are what the probes are for, each once.
+func (w *watching) details() []string {
+	var out []string
+	for _, s := range w.probes {
+		if !slices.Contains(out, s.Detail) {
+			out = append(out, s.Detail)
+		}
+	}
+	return out
+}
+
+// report sends a note for each detail: it is there if each of its probes is
+// attached and each of their functions watched.
+func (w *watching) report(ctx context.Context) {
+	status := w.interp.Report()
+	for _, detail := range w.details() {
+		n := note.Probe{Detail: detail, Active: true, Plans: make(map[uint32]note.Plan)}
+		var why []string
+		for i := range status {
+			if w.probes[i].Detail != detail {
+				continue
+			}
+			s := &status[i]
+			if !s.Attached {
+				why = append(why, fmt.Sprintf("%s: %s", s.Callable, s.Reason))
+			}
+			for _, x := range s.Watches {
+				if x.Reason != "" {
+					why = append(why, fmt.Sprintf("%s: %s", x.Caller, x.Reason))
+				}
+				for _, pl := range x.Plans {
+					if pl.Plan != 0 {
+						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped}
+					}
+				}
+			}
+		}
+		if len(why) > 0 {
+			n.Active, n.Reason = false, strings.Join(why, "; ")
+		}
+		w.inside.probe(ctx, w.pid, n)
+	}
+}
+
+// refresh resolves watched functions again that have changed.
+func (w *watching) refresh(ctx context.Context) {
+	if w.interp == nil {
+		return
+	}
+	if stale, err := w.interp.Stale(); err != nil || len(stale) == 0 {
+		return
+	}
+	if changed, err := w.interp.Refresh(); err == nil && changed {
+		w.report(ctx)
+	}
+}
+
+func (w *watching) close() {
+	if w.interp != nil {
+		w.interp.Close()
+	}
+}

@@ -1,0 +1,41 @@
+// Package engine says what a run needs to know of an engine to look into its
+// processes. Packages below it know one engine each.
+package engine
+
+import (
+	"errors"
+
+	"inferspan/probes/note"
+	"inferspan/probes/python/plan"
+)
+
+// ErrNoCore says that a process has no engine core, or not yet.
+var ErrNoCore = errors.New("no engine core")
+
+// Peeker looks into the memory of a process that runs an engine core, without
+// stopping it. It must be used by one goroutine at a time.
+type Peeker interface {
+	// Config reads what the core was configured with.
+	Config() note.Config
+	// Requests returns the requests in the core. now reads CLOCK_MONOTONIC in ns; at
+	// is the moment to which their counts of output tokens belong.
+	Requests(now func() uint64) (reqs []note.Request, at uint64, err error)
+	// State reads the state of the core.
+	State() (note.State, error)
+	// Probes returns what to put into the process to see more of it.
+	Probes() []Probe
+}
+
+// Probe is a C function that Python code calls, and what to read when it does.
+type Probe struct {
+	Detail   string // what it is for, as in notes
+	Callable plan.Function
+	Watches  []Watch
+}
+
+// Watch is code whose calls of a probed function are captured, by the first plan
+// that applies.
+type Watch struct {
+	Caller plan.Function
+	Plans  []*plan.Plan
+}

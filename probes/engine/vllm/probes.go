@@ -1,0 +1,165 @@
+package vllm
+
+import (
+	"errors"
+	"slices"
+
+	"inferspan/probes/engine"
+	"inferspan/probes/python"
+	"inferspan/probes/python/plan"
+)
+
+// DetailSteps is the detail that the probes of Peeker.Probes give.
+const DetailSteps = "steps"
+
+// Modules of the functions that are watched.
+const (
+	moduleScheduler = "vllm.v1.core.sched.scheduler" // 0.8.5: vllm.v1.core.scheduler
+	moduleOutputs   = "vllm.v1.engine"
+	moduleCore      = "vllm.v1.engine.core"
+)
+
+// Bounds of what is read of a step. Those of lists are beyond what a record holds.
+const (
+	maxStepItems = 4096
+	maxIDBytes   = 256
+	// Frames from the clock read outwards. An outputs object is made in a
+	// comprehension, which is a function of its own before Python 3.12.
+	depthSchedule = 1
+	depthUpdate   = 4
+	depthStep     = 6
+)
+
+// Probes returns the probes that show the steps of the scheduler: both ends of a
+// step read time.monotonic, the first of these reads stamping the events, the
+// second the outputs. What this version lacks is left out of the plans.
+func (p *Peeker) Probes() []engine.Probe {
+	module := moduleScheduler
+	if _, err := p.in.Module(module); errors.Is(err, python.ErrNotFound) {
+		module = "vllm.v1.core.scheduler"
+	}
+	schedule := plan.New(planSchedule, plan.Func(module, "Scheduler.schedule"), depthSchedule)
+	self := schedule.Local("self")
+	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
+	p.has(self, "running", func(r *plan.Ref) { r.Len(slotRunning.String()) })
+	p.queue(self, "waiting", slotWaiting)
+	p.queue(self, "kv_holding_waiting", slotHolding)
+	p.queue(self, "deferred_waiting", slotDeferred)
+	p.queue(self, "skipped_waiting", slotSkipped)
+	p.planPool(self, slotFree, slotPool)
+	p.inFlight(schedule)
+
+	update := plan.New(planUpdate, plan.Func(module, "Scheduler.update_from_output"), depthUpdate)
+	self = update.Local("self")
+	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
+	p.planPool(self, slotFree, slotPool)
+	p.inFlight(update)
+	out := update.Local("scheduler_output").Addr(slotOutput.String())
+	fields := p.fields("vllm.v1.core.sched.output", "SchedulerOutput")
+	cached := p.fields("vllm.v1.core.sched.output", "CachedRequestData")
+	out.Attr("total_num_scheduled_tokens").Value(slotTokens.String())
+	if has(fields, "preempted_req_ids") {
+		out.Attr("preempted_req_ids").Elements(slotPreempted.String(), maxStepItems, maxIDBytes)
+	}
+	if has(fields, "finished_req_ids") {
+		out.Attr("finished_req_ids").Elements(slotFinished.String(), maxStepItems, maxIDBytes)
+	}
+	others := out.Attr("scheduled_cached_reqs")
+	if has(cached, "resumed_req_ids") {
+		others.Attr("resumed_req_ids").Elements(slotResumed.String(), maxStepItems, maxIDBytes)
+	}
+	if has(cached, "num_computed_tokens") {
+		others.Attr("num_computed_tokens").Elements(slotComputed.String(), maxStepItems, 0)
+	}
+	out.Attr("scheduled_new_reqs").Each(slotNew.String(), maxStepItems, maxIDBytes, "req_id", "num_computed_tokens")
+	out.Attr("num_scheduled_tokens").Items(slotScheduled.String(), maxStepItems, maxIDBytes)
+
+	return []engine.Probe{{
+		Detail:   DetailSteps,
+		Callable: plan.Func("time", "monotonic"),
+		Watches: []engine.Watch{
+			{plan.Func(module, "Scheduler.schedule"), []*plan.Plan{schedule}},
+			{plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), []*plan.Plan{update}},
+		},
+	}}
+}
+
+// has adds to a plan what hangs off an attribute of the scheduler, if it has that.
+func (p *Peeker) has(self *plan.Ref, name string, add func(*plan.Ref)) {
+	if _, err := p.sched.Attr(name); errors.Is(err, python.ErrNotFound) {
+		return
+	}
+	add(self.Attr(name))
+}
+
+// queue adds the length of a queue: a deque, a set, or an object with a heap.
+func (p *Peeker) queue(self *plan.Ref, name string, s slot) {
+	p.has(self, name, func(r *plan.Ref) {
+		if v, err := p.sched.Path(name, "_heap"); err == nil && v.Kind() == python.List {
+			r = r.Attr("_heap")
+		}
+		r.Len(s.String())
+	})
+}
+
+// planPool adds the free blocks of the KV cache and all of them.
+func (p *Peeker) planPool(self *plan.Ref, free, all slot) {
+	for _, path := range pools {
+		v, err := p.sched.Path(path...)
+		if err != nil {
+			continue
+		}
+		if _, err := v.Path("free_block_queue", "num_free_blocks"); err != nil {
+			continue
+		}
+		r := self
+		for _, name := range path {
+			r = r.Attr(name)
+		}
+		r.Attr("free_block_queue").Attr("num_free_blocks").Value(free.String())
+		r.Attr("num_gpu_blocks").Value(all.String())
+		return
+	}
+}
+
+// inFlight adds how many steps are under way: the queue of the core, or None if it
+// runs one at a time.
+func (p *Peeker) inFlight(to *plan.Plan) {
+	queue, err := p.core.Attr("batch_queue")
+	if err != nil {
+		return
+	}
+	if queue.IsNone() {
+		to.Frame(plan.Func(moduleCore, "EngineCore.step"), depthStep).Local("self").Attr("batch_queue").Value(slotInFlight.String())
+		return
+	}
+	f := to.Frame(plan.Func(moduleCore, "EngineCore.step_with_batch_queue"), depthStep)
+	r := f.Local("self").Attr("batch_queue")
+	if _, err := queue.Attr("queue"); err == nil { // a queue.Queue
+		r = r.Attr("queue")
+	}
+	r.Len(slotInFlight.String())
+	f.Local("deferred_scheduler_output").Value(slotHeldBack.String())
+}
+
+// fields gives the names of the fields of a dataclass; nil if they cannot be read.
+func (p *Peeker) fields(module, class string) []string {
+	v, err := p.in.Path(module, class, "__dataclass_fields__")
+	if err != nil {
+		return nil
+	}
+	items, err := v.Items(maxStatus)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, it := range items {
+		if name, err := it.Key.Str(); err == nil {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// has reports whether a class has a field; of one that could not be read, it may.
+func has(fields []string, name string) bool { return fields == nil || slices.Contains(fields, name) }
