@@ -29,10 +29,24 @@ var own = []string{"Runtime", "Interp", "Thread", "Frame", "Code"}
 
 // attach reads an interpreter of which the image is known, and checks it.
 func attach(mem Memory, img image) (*Interp, error) {
-	v, err := versionOf(mem, img)
+	versions, err := versionsOf(mem, img)
 	if err != nil {
 		return nil, err
 	}
+	var first error
+	for _, v := range versions {
+		in, err := attachVersion(mem, img, v)
+		if err == nil || errors.Is(err, ErrGone) {
+			return in, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+func attachVersion(mem Memory, img image, v minor) (*Interp, error) {
 	lay, ok := layouts[v]
 	if !ok {
 		return nil, fmt.Errorf("%w %v", ErrUnsupported, v)
@@ -44,7 +58,7 @@ func attach(mem Memory, img image) (*Interp, error) {
 			return nil, err
 		}
 	}
-	_, err = retry(func() (struct{}, error) { return struct{}{}, in.validate(img.runtime, v) })
+	_, err := retry(func() (struct{}, error) { return struct{}{}, in.validate(img.runtime, v) })
 	if err != nil {
 		if errors.Is(err, ErrGone) || !changed(err) && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrType) {
 			return nil, err
@@ -54,22 +68,35 @@ func attach(mem Memory, img image) (*Interp, error) {
 	return in, nil
 }
 
-// versionOf finds the minor version: by Py_Version (3.11+), else by the name of
-// the file; a nameless interpreter without Py_Version is taken for the newest
-// such version, and validation decides.
-func versionOf(mem Memory, img image) (minor, error) {
+const debugCookie = "xdebugpy"
+
+// versionsOf finds the minor version: by Py_Version (3.11+), by what the runtime says
+// itself (3.13+), else by the name of the file. Where nothing tells, validation decides
+// between several.
+func versionsOf(mem Memory, img image) ([]minor, error) {
+	ofHex := func(hex uint64) []minor { // 0x030C01F0
+		return []minor{{int(hex >> 24 & 0xff), int(hex >> 16 & 0xff)}}
+	}
 	if img.version != 0 {
 		var b [8]byte
 		if err := mem.ReadAt(img.version, b[:]); err != nil {
-			return minor{}, err
+			return nil, err
 		}
-		hex := le.Uint64(b[:]) // 0x030C01F0
-		return minor{int(hex >> 24 & 0xff), int(hex >> 16 & 0xff)}, nil
+		return ofHex(le.Uint64(b[:])), nil
 	}
-	if img.name != (minor{}) {
-		return img.name, nil
+	var b [16]byte
+	if err := mem.ReadAt(img.runtime, b[:]); err != nil {
+		return nil, err
 	}
-	return minor{3, 10}, nil
+	switch {
+	case string(b[:8]) == debugCookie:
+		return ofHex(le.Uint64(b[8:])), nil
+	case img.name != (minor{}):
+		return []minor{img.name}, nil
+	case img.nameless:
+		return []minor{{3, 12}, {3, 11}}, nil
+	}
+	return []minor{{3, 10}}, nil
 }
 
 // readDebugOffsets replaces what is in the table of layouts by what the interpreter
@@ -81,7 +108,7 @@ func (in *Interp) readDebugOffsets(runtime uint64, v minor, table *debugTable) e
 		return err
 	}
 	word := func(i int) uint64 { return u64at(b, i*8) }
-	if string(b[:8]) != "xdebugpy" {
+	if string(b[:8]) != debugCookie {
 		return fmt.Errorf("%w %v: no debug offsets in _PyRuntime", ErrUnsupported, v)
 	}
 	if hex := word(table.Version); hex>>16 != uint64(v[0])<<8|uint64(v[1]) {

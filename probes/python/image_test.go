@@ -211,6 +211,75 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// TestNameless attaches to interpreters of which no symbol or file name tells the
+// version.
+func TestNameless(t *testing.T) {
+	for _, name := range images(t) {
+		if strings.Contains(name, "3.10") {
+			continue // has no section of its own to be found by
+		}
+		m := readImage(t, name)
+		in, err := attach(m, image{runtime: m.runtime, nameless: true})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if want := filepath.Base(name); !strings.HasPrefix(want, in.Version[:4]) {
+			t.Errorf("%s: attached as %s", name, in.Version)
+		}
+	}
+}
+
+// TestDebugOffsets changes what an interpreter says about itself.
+func TestDebugOffsets(t *testing.T) {
+	for v, table := range debugTables {
+		set := func(m *memImage, word int, to uint64) {
+			for i := range 8 {
+				m.damage[m.runtime+uint64(8*word+i)] = byte(to >> (8 * i))
+			}
+		}
+		word := func(name string) int {
+			i := slices.IndexFunc(table.Fields, func(f debugField) bool { return f.Name == name })
+			if i < 0 {
+				t.Fatalf("no word for %s in %v", name, v)
+			}
+			return table.Fields[i].Word
+		}
+		for _, c := range []struct {
+			what string
+			word int
+			to   uint64
+			want string // "": it attaches
+		}{
+			{"nothing", word("InterpID"), uint64(layouts[v].InterpID), ""},
+			{"cookie", 0, 0, "no debug offsets"},
+			{"version", table.Version, 0x030b00f0, "debug offsets of version 0x30b00f0"},
+			{"free-threaded", table.FreeThreaded, 1, "free-threaded"},
+			{"size of a reference", word("ObjectType"), 16, "modified build"},
+			{"objects", word("ListItems"), 32, "ListItems is at 32, not 24"},
+			{"a place of nothing", word("CodeName"), 1 << 40, "debug offset of CodeName is 0x10000000000"},
+			{"modules elsewhere", word("InterpModules"), uint64(layouts[v].InterpModules) + 8, "sys.modules"},
+			{"frames elsewhere", word("FrameLocals"), uint64(layouts[v].FrameLocals) + 8, ""},
+		} {
+			m := readImage(t, "testdata/"+v.String()+".image.gz")
+			m.damage = make(map[uint64]byte)
+			set(m, c.word, c.to)
+			in, err := m.open()
+			if c.want == "" {
+				if err != nil {
+					t.Errorf("%v, %s: %v", v, c.what, err)
+				} else if c.what != "nothing" && (in.layout.FrameLocals != int(c.to) || in.Offsets != "published by the interpreter, 1 not as in the headers") {
+					t.Errorf("%v, %s: locals of frames at %d, %s", v, c.what, in.layout.FrameLocals, in.Offsets)
+				}
+				continue
+			}
+			if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, %s: %v, want %q", v, c.what, err, c.want)
+			}
+		}
+	}
+}
+
 // changing is a Memory in which one word changes at each read of it.
 type changing struct {
 	Memory

@@ -7,44 +7,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-)
 
-// pythons returns the interpreters to test with, by minor version: those in the
-// list INFERSPAN_PYTHONS, else what is found in the path, in /usr/bin (a static one
-// on Debian) and in pyenv.
-func pythons() map[string][]string {
-	var paths []string
-	if list := os.Getenv("INFERSPAN_PYTHONS"); list != "" {
-		paths = filepath.SplitList(list)
-	} else {
-		for _, v := range []string{"3.9", "3.10", "3.11", "3.12", "3.13", "3.14"} {
-			if p, err := exec.LookPath("python" + v); err == nil {
-				paths = append(paths, p)
-			}
-		}
-		paths = append(paths, "/usr/bin/python3")
-		if b, err := exec.Command("pyenv", "root").Output(); err == nil {
-			found, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(b)), "versions", "3.*", "bin", "python3"))
-			paths = append(paths, found...)
-		}
-	}
-	out := make(map[string][]string)
-	seen := make(map[string]bool)
-	for _, p := range paths {
-		b, err := exec.Command(p, "-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))").Output()
-		v, real, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
-		if err == nil && !seen[real] {
-			seen[real] = true
-			out[v] = append(out[v], p)
-		}
-	}
-	return out
-}
+	"inferspan/tests/pythons"
+)
 
 // zoo runs zoo.py under a name without the path of this checkout, which would get
 // into the recorded images.
@@ -92,13 +61,10 @@ func startScript(t *testing.T, python, script string, args ...string) (pid int, 
 	return cmd.Process.Pid, stdin, bufio.NewScanner(stdout)
 }
 
-// supported are the minor versions that can be read.
-var supported = []string{"3.10", "3.11", "3.12", "3.13", "3.14"}
-
 // eachPython runs f with each supported version, as a subtest.
 func eachPython(t *testing.T, f func(t *testing.T, python string)) {
-	have := pythons()
-	for _, v := range supported {
+	have := pythons.Find()
+	for _, v := range pythons.Supported {
 		t.Run(v, func(t *testing.T) {
 			if len(have[v]) == 0 {
 				t.Skipf("no Python %s on this machine", v)
@@ -565,7 +531,7 @@ func TestLiveMoving(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	have := pythons()
+	have := pythons.Find()
 	for _, v := range []string{"3.9"} {
 		t.Run(v, func(t *testing.T) {
 			if len(have[v]) == 0 {

@@ -36,7 +36,8 @@ type Interp struct {
 	published bool // offsets of the interpreter's own structs are as it says itself (3.13+)
 
 	modules   Value
-	nativePID int // id of the main thread in its own PID namespace, 0 if not known
+	hash      atomic.Pointer[hasher] // of str, once it was checked
+	nativePID int                    // id of the main thread in its own PID namespace, 0 if not known
 
 	// Built-in types and singletons.
 	typeType, strType, intType, floatType, boolType uint64
@@ -54,6 +55,8 @@ type image struct {
 	version uint64 // address of Py_Version, 0 if there is none
 	secret  uint64 // address of _Py_HashSecret, 0 if not known
 	name    minor  // by the file's name, zero if it does not say
+
+	nameless bool // _PyRuntime was found without a symbol
 }
 
 // Open finds the interpreter of a process. Errors: ErrNotPython, ErrGone,
@@ -145,6 +148,7 @@ func (o *Opener) imageOf(pid int, m procfs.Mapping, maps []procfs.Mapping) (imag
 		info:    Info{Stripped: syms.stripped, Path: m.Path},
 		runtime: bias + syms.runtime,
 	}
+	img.nameless = syms.nameless
 	if syms.version != 0 {
 		img.version = bias + syms.version
 	}
@@ -169,6 +173,7 @@ type symbols struct {
 	runtime, version uint64
 	secret           uint64
 	stripped         bool
+	nameless         bool // found without a symbol
 	loads            []elf.ProgHeader
 }
 
@@ -201,6 +206,13 @@ func readSymbols(r io.ReaderAt) (symbols, error) {
 	s.pick(f.DynamicSymbols())
 	if s.runtime == 0 && !s.stripped {
 		s.pick(f.Symbols())
+	}
+	if s.runtime == 0 {
+		// Without symbols, the section that holds nothing else tells (3.11+,
+		// Python/pylifecycle.c).
+		if sec := f.Section(".PyRuntime"); sec != nil && sec.Addr != 0 {
+			s.runtime, s.nameless = sec.Addr, true
+		}
 	}
 	if s.runtime == 0 {
 		return symbols{}, fmt.Errorf("no _PyRuntime: %w", ErrNotPython)
