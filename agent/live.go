@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os"
+	"slices"
 	"time"
 
 	"inferspan/bpf"
@@ -43,16 +46,24 @@ type LiveOptions struct {
 	Content bool // copy whole responses
 }
 
-// Live is an engine with probes attached. Run may be called once; the other
-// methods from any goroutine.
+// Live is an engine with probes attached. It is for one goroutine; Run may be called
+// once.
 type Live struct {
 	Engine *target.Engine
 	objs   *bpf.Objects
-	probes map[uint32]*attach.Process
+	probes map[uint32]process
 	scrub  *httptap.Scrubber
-	inside *inside // while Run runs
-	bad    uint64  // records that did not decode
+	inside *inside         // while Run runs
+	bad    uint64          // records that did not decode
+	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
 	lost   [event.LossReasons]uint64
+}
+
+// process is what is needed of an attach.Process.
+type process interface {
+	Report() []attach.Status
+	Done() <-chan struct{}
+	Close() error
 }
 
 // Open finds the engine that process pid belongs to and attaches to it. Errors
@@ -66,7 +77,7 @@ func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Live{Engine: e, objs: objs, probes: make(map[uint32]*attach.Process), scrub: httptap.NewScrubber()}
+	l := &Live{Engine: e, objs: objs, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]bool)}
 	if err := l.attach(); err != nil {
 		l.Close()
 		return nil, err
@@ -84,7 +95,7 @@ func (l *Live) attach() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("attaching to process %d (%s): %w", p.PID, p.Role, err)
+			return err
 		}
 		l.probes[uint32(p.PID)] = a
 	}
@@ -196,6 +207,9 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 			if err := l.tick(put); err != nil {
 				return err
 			}
+			if err := l.exits(put); err != nil {
+				return err
+			}
 		}
 		// A request must not end as if nothing had been lost before.
 		if now >= nextLoss {
@@ -206,6 +220,30 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 		}
 		if len(l.probes) == 0 {
 			return ErrEngineExited
+		}
+	}
+	return nil
+}
+
+// unknownCode stands for the wait status of a process whose exit record was lost.
+const unknownCode = math.MaxUint32
+
+// exits makes exit records for processes that ended without one: it found no room
+// on the ring. A record that is on its way has a second to arrive.
+func (l *Live) exits(put func(*event.Record) error) error {
+	for _, pid := range slices.Sorted(maps.Keys(l.probes)) {
+		select {
+		case <-l.probes[pid].Done():
+		default:
+			continue
+		}
+		if !l.ended[pid] {
+			l.ended[pid] = true
+			continue
+		}
+		r := event.Record{Header: event.Header{Time: bpf.Monotonic(), Kind: event.KindExit, PID: pid}, Code: unknownCode}
+		if err := l.take(&r, put); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -270,13 +308,22 @@ func (l *Live) losses(put func(*event.Record) error, always bool) error {
 	return put(&event.Record{Header: event.Header{Time: bpf.Monotonic(), Kind: event.KindLoss}, Lost: lost})
 }
 
-// clockRecord reads both clocks. The monotonic clock is read on both sides of
-// the other; the middle is the best guess of the same moment.
+// clockRecord reads both clocks. The monotonic clock is read on both sides of the
+// other, a few times: where the two are nearest to each other, the middle between
+// them is the same moment to within half of their distance.
 func clockRecord() *event.Record {
-	before := bpf.Monotonic()
-	wall := time.Now().UnixNano()
-	mid := before + (bpf.Monotonic()-before)/2
-	return &event.Record{Header: event.Header{Time: mid, Kind: event.KindClock}, Wall: uint64(wall)}
+	const tries = 5
+	var r event.Record
+	best := uint64(math.MaxUint64)
+	for range tries {
+		before := bpf.Monotonic()
+		wall := time.Now().UnixNano()
+		if d := bpf.Monotonic() - before; d < best {
+			best = d
+			r = event.Record{Header: event.Header{Time: before + d/2, Kind: event.KindClock}, Wall: uint64(wall)}
+		}
+	}
+	return &r
 }
 
 // Losses returns what the kernel side lost so far, by reason.

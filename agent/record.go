@@ -2,7 +2,8 @@ package agent
 
 import (
 	"fmt"
-	"os"
+	"io"
+	"path"
 
 	"inferspan/bpf/event"
 	"inferspan/probes/decode"
@@ -18,6 +19,7 @@ type Recorder struct {
 	tokens bool             // store token tables
 	copy   []byte           // record being redacted, reused
 	last   uint64           // time of the last flush, CLOCK_MONOTONIC ns
+	err    error            // why no recording can be made
 }
 
 // flushEvery is how much of a run an end without warning may cost, ns.
@@ -33,27 +35,51 @@ func NewRecorder(w *recording.Writer, redact bool) *Recorder {
 	return r
 }
 
-// Engine stores facts.
+// Engine stores facts. When they are not enough to redact, there is no recording:
+// the error comes again from Record, which ends the run.
 func (r *Recorder) Engine(e *target.Engine) error {
 	if r.redact != nil {
 		if err := r.redact.Engine(e); err != nil {
-			return fmt.Errorf("preparing to redact messages of %s: %w", e.Kind, err)
+			r.err = fmt.Errorf("preparing to redact messages of %s: %w", e.Kind, err)
+			return r.err
 		}
 		e = withoutHost(e)
 	}
 	if err := r.w.Engine(e); err != nil {
 		return err
 	}
-	if r.tokens && e.Tokenizer != "" {
-		if b, err := os.ReadFile(e.Tokenizer); err == nil {
-			return r.w.Tokenizer(recording.Tokenizer{Engine: e.ID, JSON: b})
-		}
+	if !r.tokens || e.Tokenizer == "" {
+		return nil
 	}
-	return nil
+	b, err := tokenizerFile(e)
+	if err != nil {
+		return fmt.Errorf("token texts are not recorded: %w", err)
+	}
+	return r.w.Tokenizer(recording.Tokenizer{Engine: e.ID, JSON: b})
+}
+
+// tokenizerFile reads the engine's tokenizer.json, which the engine's user chose.
+func tokenizerFile(e *target.Engine) ([]byte, error) {
+	f, err := target.OpenTokenizer(e)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, recording.MaxTokenizer+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the tokenizer: %w", err)
+	}
+	if len(b) > recording.MaxTokenizer {
+		return nil, fmt.Errorf("reading the tokenizer: it has more than %d bytes", recording.MaxTokenizer)
+	}
+	return b, nil
 }
 
 // Record stores one record.
 func (r *Recorder) Record(rec *event.Record) error {
+	if r.err != nil {
+		return r.err
+	}
 	if rec.Time > r.last+flushEvery {
 		r.last = rec.Time
 		if err := r.w.Flush(); err != nil {
@@ -76,18 +102,19 @@ func (r *Recorder) Record(rec *event.Record) error {
 	return err
 }
 
-// withoutHost leaves out facts that name the host's files and users.
+// withoutHost leaves out facts that name the host's files and users. The model
+// keeps its name: a path is cut to it where the engine serves it under another.
 func withoutHost(e *target.Engine) *target.Engine {
 	c := *e
-	c.Tokenizer = ""
+	c.Tokenizer, c.Problems = "", nil
+	if len(c.ServedNames) > 0 {
+		c.Model = path.Base(c.Model)
+	}
 	c.Processes = append([]target.Process(nil), e.Processes...)
 	for i := range c.Processes {
 		p := &c.Processes[i]
-		p.Cmdline, p.ResourceEnv = nil, ""
-		p.Python.Path = ""
-		if p.ZMQ != nil {
-			p.ZMQ = nil
-		}
+		p.Cmdline, p.ResourceEnv, p.UDS, p.ZMQ = nil, "", "", nil
+		p.Python.Path, p.Python.Problem = "", ""
 	}
 	return &c
 }

@@ -39,6 +39,8 @@ const (
 	// maxRaw bounds what a damaged or hostile file can make a reader allocate.
 	// The largest block is a tokenizer table.
 	maxRaw = 64 << 20
+	// MaxTokenizer is the largest tokenizer.json that can be stored.
+	MaxTokenizer = maxRaw - 4
 )
 
 type blockType uint8
