@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,19 +37,27 @@ exports its requests as they finish. Without an output it prints a line per requ
 			if err != nil {
 				return err
 			}
+			if err := o.check(); err != nil {
+				return err
+			}
+			if quiet && !o.any() {
+				return withCode(exitUsage, errors.New("--quiet without an output leaves nothing to do: add --otlp, --jsonl or --prometheus"))
+			}
 			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: opt.Content != correlate.ContentNone})
 			if err != nil {
 				return err
 			}
 			defer live.Close()
 			var (
-				out   *sinks
-				lines *term.Stream
+				out             *sinks
+				lines           *term.Stream
+				requests, spans int
 			)
 			if !quiet && o.jsonl != "-" {
 				lines = term.NewStream(cmd.OutOrStdout(), term.OptionsFor(cmd.OutOrStdout()))
 			}
 			p := agent.NewPipeline(opt, func(t *trace.Tree) {
+				requests, spans = requests+1, spans+len(t.Spans)
 				out.tree(t)
 				if lines != nil {
 					lines.Tree(t)
@@ -60,16 +69,16 @@ exports its requests as they finish. Without an output it prints a line per requ
 			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
 			caps := target.Capabilities(live.Engine, host.Report{}, live.Probes())
 			p.Capabilities(live.Engine, caps)
+			width := term.OptionsFor(cmd.ErrOrStderr()).Width
 			for _, line := range notExact(live.Engine, caps) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "  "+line)
+				fmt.Fprintln(cmd.ErrOrStderr(), term.Wrap(line, "  ", width))
 			}
 			loadTokens(live.Engine, p, opt)
 			err = live.Run(cmd.Context(), p, &exporter{out: out, p: p, every: uint64(o.every)})
 			p.Detach()
 			out.metrics(p.Metrics())
-			if text := lossText(p.Lost()); text != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), text[len("; "):])
-			}
+			endLine(cmd.ErrOrStderr())
+			fmt.Fprintln(cmd.ErrOrStderr(), and(fmt.Sprintf("detached: %d requests, %d spans", requests, spans), term.Losses(p.Lost())))
 			if cerr := out.close(cmd.Context()); cerr != nil {
 				return cerr
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"inferspan/export/term"
 	"inferspan/probes/host"
 )
 
@@ -29,8 +31,8 @@ when something that everything needs is missing.`,
 				if err := e.Encode(r); err != nil {
 					return err
 				}
-			} else {
-				printCheck(cmd.OutOrStdout(), &r)
+			} else if err := printCheck(cmd.OutOrStdout(), &r); err != nil {
+				return err
 			}
 			if !r.Usable() {
 				return withCode(exitHost, errors.New("this host does not allow tracing: see the items marked as required"))
@@ -42,28 +44,35 @@ when something that everything needs is missing.`,
 	return c
 }
 
-func printCheck(w io.Writer, r *host.Report) {
-	fmt.Fprintf(w, "kernel %s, %s\n\n", r.Kernel, r.Arch)
-	width := 0
+func printCheck(w io.Writer, r *host.Report) error {
+	var b bytes.Buffer
+	columns := term.OptionsFor(w).Width
+	fmt.Fprintf(&b, "kernel %s, %s\n\n", r.Kernel, r.Arch)
+	name := 0
 	for i := range r.Items {
-		width = max(width, len(r.Items[i].Name))
+		name = max(name, len(r.Items[i].Name))
 	}
+	indent := strings.Repeat(" ", name+12)
+	more := func(text string) { fmt.Fprintln(&b, term.Wrap(text, indent, columns)) }
 	for i := range r.Items {
 		it := &r.Items[i]
-		fmt.Fprintf(w, "%-*s  %-8s  %s\n", width, it.Name, it.State, it.Detail)
+		head := fmt.Sprintf("%-*s  %-8s  ", name, it.Name, it.State)
+		line := head + strings.TrimPrefix(term.Wrap(it.Detail, indent, columns), indent)
+		fmt.Fprintln(&b, strings.TrimRight(line, " "))
 		if it.State == host.OK {
 			continue
 		}
-		indent := strings.Repeat(" ", width+12)
 		if it.NeededFor != "" {
-			need := "for"
+			need := "for: "
 			if it.Required {
-				need = "required for"
+				need = "required for: "
 			}
-			fmt.Fprintf(w, "%s%s: %s\n", indent, need, it.NeededFor)
+			more(need + it.NeededFor)
 		}
 		if it.Fix != "" {
-			fmt.Fprintf(w, "%sfix: %s\n", indent, it.Fix)
+			more("fix: " + it.Fix)
 		}
 	}
+	_, err := w.Write(b.Bytes())
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sort"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 
 	"inferspan/agent"
 	"inferspan/bpf"
-	"inferspan/correlate/signal"
+	"inferspan/export/term"
 	"inferspan/probes/attach"
 	"inferspan/probes/target"
 )
@@ -94,7 +95,25 @@ func attachedLine(l *agent.Live) string {
 	if m := modelName(l.Engine); m != "" {
 		name += ", " + m
 	}
-	return fmt.Sprintf("attached to %s (%s)", name, strings.Join(roles, ", "))
+	return fmt.Sprintf("attached to %s (%s)", term.Clean(name), strings.Join(roles, ", "))
+}
+
+// endLine ends what a terminal shows of an interrupt ("^C") before the next line.
+func endLine(w io.Writer) {
+	if isTerminal(w) {
+		fmt.Fprintln(w)
+	}
+}
+
+// and joins the texts that are not empty.
+func and(texts ...string) string {
+	var out []string
+	for _, t := range texts {
+		if t != "" {
+			out = append(out, t)
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 func modelName(e *target.Engine) string {
@@ -102,20 +121,6 @@ func modelName(e *target.Engine) string {
 		return e.ServedNames[0]
 	}
 	return e.Model
-}
-
-// lossText says what was lost, "" for nothing.
-func lossText(lost []signal.LossCount) string {
-	var parts []string
-	for _, l := range lost {
-		if l.N > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", l.Reason, l.N))
-		}
-	}
-	if parts == nil {
-		return ""
-	}
-	return "; lost: " + strings.Join(parts, ", ")
 }
 
 func bytesText(n int64) string {

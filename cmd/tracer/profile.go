@@ -56,6 +56,9 @@ With --out it also writes, to a folder:
 			if duration <= 0 {
 				return withCode(exitUsage, fmt.Errorf("--duration %s: want more than 0", duration))
 			}
+			if err := o.check(); err != nil {
+				return err
+			}
 			var files *outFiles
 			if dir != "" {
 				if files, err = newOutFiles(dir); err != nil {
@@ -100,14 +103,17 @@ With --out it also writes, to a folder:
 			start := time.Now()
 			show := &progress{w: cmd.ErrOrStderr(), line: func() string {
 				left := max(0, duration-time.Since(start)).Round(time.Second)
-				return fmt.Sprintf("profiling process %d: %d requests, %s left%s", pid, n, left, lossText(p.Lost()))
+				return and(fmt.Sprintf("profiling process %d: %d requests, %s left", pid, n, left), term.Losses(p.Lost()))
 			}}
 			rerr := live.Run(ctx, p, &exporter{out: out, p: p, every: uint64(o.every)}, show)
 			show.done()
 			p.Detach()
+			elapsed := time.Since(start)
 			out.metrics(p.Metrics())
+			// Before the summary, which says what was not delivered.
+			cerr := out.close(cmd.Context())
 			sum.SetLosses(p.Lost())
-			sum.SetElapsed(time.Since(start))
+			sum.SetElapsed(elapsed)
 			sum.SetExports(out.stats())
 			for _, line := range notExact(live.Engine, caps) {
 				sum.Note(line)
@@ -121,7 +127,6 @@ With --out it also writes, to a folder:
 					printTraps(cmd.OutOrStdout(), stats, p.Steps())
 				}
 			}
-			err = out.close(cmd.Context())
 			if files != nil {
 				defaults, derr := export.DefaultsFromEnv(o.service, os.Getenv)
 				if derr != nil {
@@ -135,14 +140,14 @@ With --out it also writes, to a folder:
 				if werr := sum.Write(&plain); werr != nil {
 					return withCode(exitExport, werr)
 				}
-				report := profileReport{Engine: live.Engine, Capabilities: caps, Lost: p.Lost(), Traps: stats, Seconds: time.Since(start).Seconds()}
+				report := profileReport{Engine: live.Engine, Capabilities: caps, Lost: p.Lost(), Traps: stats, Seconds: elapsed.Seconds()}
 				if werr := files.finish(text.Bytes(), plain.Bytes(), &report); werr != nil {
-					return errors.Join(werr, err)
+					return errors.Join(werr, cerr)
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "written to %s\n", dir)
 			}
-			if err != nil {
-				return err
+			if cerr != nil {
+				return cerr
 			}
 			return runEnd(rerr)
 		},

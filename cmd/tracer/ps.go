@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"inferspan/export/term"
 	"inferspan/probes/host"
 	"inferspan/probes/target"
 )
@@ -35,14 +40,24 @@ exactly, derived, or not, and why.`,
 				rep = host.Check(cmd.Context())
 			}
 			if asJSON {
-				return printEnginesJSON(cmd.OutOrStdout(), engines, &rep, verbose)
+				err = printEnginesJSON(cmd.OutOrStdout(), engines, &rep, verbose)
+			} else {
+				err = printEngines(cmd.OutOrStdout(), engines, &rep, verbose)
 			}
-			printEngines(cmd.OutOrStdout(), engines, &rep, verbose)
+			if err != nil {
+				return withCode(exitExport, err)
+			}
 			for _, s := range skipped {
-				fmt.Fprintf(cmd.ErrOrStderr(), "process %d: %s\n", s.PID, s.Reason)
+				fmt.Fprintln(cmd.ErrOrStderr(), term.Clean(fmt.Sprintf("process %d: %s", s.PID, s.Reason)))
 			}
-			if len(engines) == 0 {
+			blind := cannotLook(cmd.Context())
+			switch {
+			case len(engines) == 0 && blind:
+				return withCode(exitHost, errors.New("no engine found, but processes of others could not be looked at: run as root, or with CAP_SYS_PTRACE"))
+			case len(engines) == 0:
 				return withCode(exitTarget, errors.New("no engine found on this host"))
+			case blind:
+				fmt.Fprintln(cmd.ErrOrStderr(), "processes of others could not be looked at: run as root, or with CAP_SYS_PTRACE")
 			}
 			return nil
 		},
@@ -52,26 +67,66 @@ exactly, derived, or not, and why.`,
 	return c
 }
 
-func printEngines(w io.Writer, engines []target.Engine, rep *host.Report, verbose bool) {
+// cannotLook reports whether the right to look at other processes is missing.
+func cannotLook(ctx context.Context) bool {
+	rep := host.Checker{Passive: true}.Check(ctx)
+	it := rep.Item("CAP_SYS_PTRACE")
+	return it != nil && it.State != host.OK
+}
+
+func printEngines(w io.Writer, engines []target.Engine, rep *host.Report, verbose bool) error {
+	var b bytes.Buffer
+	width := term.OptionsFor(w).Width
+	if !isTerminal(w) {
+		width = math.MaxInt32 // for other programs: whole lines
+	}
 	for i := range engines {
 		e := &engines[i]
 		if i > 0 {
-			fmt.Fprintln(w)
+			fmt.Fprintln(&b)
 		}
-		fmt.Fprintln(w, engineLine(e))
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "  PID\tROLE\tPYTHON\tPORTS\tCONTAINER\tCOMMAND")
-		for j := range e.Processes {
-			p := &e.Processes[j]
-			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\n", p.PID, roleText(p), pythonText(&p.Python), portsText(p.Ports), dash(short(p.ContainerID)), commandText(p))
-		}
-		t.Flush()
+		fmt.Fprintln(&b, term.Clean(engineLine(e)))
+		printProcesses(&b, e.Processes, width)
 		for _, p := range e.Problems {
-			fmt.Fprintf(w, "  ! %s\n", p)
+			fmt.Fprintln(&b, term.Wrap("! "+p, "  ", width))
 		}
 		if verbose {
-			printCapabilities(w, target.Capabilities(e, *rep, nil), "  ")
+			printCapabilities(&b, target.Capabilities(e, *rep, nil), "  ")
 		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// printProcesses fits the lines to the width by cutting the commands.
+func printProcesses(w *bytes.Buffer, ps []target.Process, width int) {
+	contained := slices.ContainsFunc(ps, func(p target.Process) bool { return p.ContainerID != "" })
+	row := func(cells ...string) string {
+		if !contained {
+			cells = slices.Delete(cells, 4, 5)
+		}
+		return "  " + strings.Join(cells, "\t") + "\t"
+	}
+	var table bytes.Buffer
+	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, row("PID", "ROLE", "PYTHON", "PORTS", "CONTAINER"))
+	for i := range ps {
+		p := &ps[i]
+		fmt.Fprintln(t, row(strconv.Itoa(p.PID), roleText(p), pythonText(&p.Python), portsText(p.Ports), dash(short(p.ContainerID))))
+	}
+	t.Flush()
+	for i := 0; ; i++ {
+		line, err := table.ReadString('\n')
+		if err != nil {
+			return
+		}
+		line = strings.TrimSuffix(line, "\n")
+		command := "COMMAND"
+		if i > 0 {
+			command = term.Clean(commandText(&ps[i-1]))
+		}
+		const least = 16
+		fmt.Fprintln(w, line+term.Cut(command, max(width-len(line), least)))
 	}
 }
 
@@ -115,7 +170,7 @@ func pythonText(p *target.Python) string {
 
 // portsText lists ports; workers listen on many that say nothing.
 func portsText(ports []int) string {
-	const most = 3
+	const most = 2
 	var out []string
 	for i, p := range ports {
 		if i == most {
@@ -127,9 +182,8 @@ func portsText(ports []int) string {
 	return dash(strings.Join(out, ","))
 }
 
-// commandText is the command line without folders, cut to what tells processes apart.
+// commandText is the command line without folders.
 func commandText(p *target.Process) string {
-	const most = 60
 	var words []string
 	for _, a := range p.Cmdline {
 		if strings.HasPrefix(a, "/") {
@@ -140,9 +194,6 @@ func commandText(p *target.Process) string {
 	s := strings.Join(words, " ")
 	if s == "" {
 		s = p.Comm
-	}
-	if len(s) > most {
-		s = s[:most-3] + "..."
 	}
 	return s
 }
@@ -157,16 +208,21 @@ func dash(s string) string {
 }
 
 func printCapabilities(w io.Writer, caps []target.Capability, indent string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	kind, item := 0, 0
+	name := func(c *target.Capability) string {
+		if c.Of != "" {
+			return "  " + c.Item
+		}
+		return c.Item
+	}
+	for i := range caps {
+		kind, item = max(kind, len(caps[i].Kind)), max(item, len(name(&caps[i])))
+	}
 	for i := range caps {
 		c := &caps[i]
-		item := c.Item
-		if c.Of != "" {
-			item = "  " + item
-		}
-		fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\n", indent, c.Kind, item, c.State, c.Reason)
+		line := fmt.Sprintf("%s%-*s  %-*s  %-11s  %s", indent, kind, c.Kind, item, name(c), c.State, term.Clean(c.Reason))
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
-	t.Flush()
 }
 
 func printEnginesJSON(w io.Writer, engines []target.Engine, rep *host.Report, verbose bool) error {

@@ -14,6 +14,7 @@ import (
 
 	"inferspan/agent"
 	"inferspan/bpf/event"
+	"inferspan/export/term"
 	"inferspan/probes/target"
 	"inferspan/recording"
 )
@@ -43,6 +44,9 @@ Credentials in headers are never recorded.`,
 			if out == "" {
 				return withCode(exitUsage, errors.New("--output is missing: where should the recording go?"))
 			}
+			if duration < 0 {
+				return withCode(exitUsage, fmt.Errorf("--duration %s: want 0 or more", duration))
+			}
 			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: content})
 			if err != nil {
 				return err
@@ -62,7 +66,7 @@ Credentials in headers are never recorded.`,
 			}
 			p := &progress{w: cmd.ErrOrStderr(), line: func() string {
 				n, recs := w.Size()
-				return fmt.Sprintf("recording process %d: %d records, %s", pid, recs, bytesText(n))
+				return and(fmt.Sprintf("recording process %d: %d records, %s", pid, recs, bytesText(n)), term.Losses(live.Losses()))
 			}}
 			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
 			ctx, cancel := runContext(cmd.Context(), duration)
@@ -73,7 +77,7 @@ Credentials in headers are never recorded.`,
 				return withCode(exitExport, fmt.Errorf("recording to %s: %w", out, cerr))
 			}
 			n, recs := w.Size()
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d records, %s%s\n", out, recs, bytesText(n), lossText(live.Losses()))
+			fmt.Fprintln(cmd.ErrOrStderr(), and(fmt.Sprintf("%s: %d records, %s", out, recs, bytesText(n)), term.Losses(live.Losses())))
 			return runEnd(err)
 		},
 	}
@@ -106,6 +110,10 @@ func newFile(name string) (*file, error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err // the path in it is that of the temporary file
+		}
 		return nil, withCode(exitExport, fmt.Errorf("creating %s: %w", name, err))
 	}
 	return &file{f, name}, nil

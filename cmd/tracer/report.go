@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"sort"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -47,11 +48,7 @@ func notExact(e *target.Engine, caps []target.Capability) []string {
 			more = fmt.Sprintf(" and %d more", len(names)-3)
 			names = names[:3]
 		}
-		text := names[0]
-		for _, n := range names[1:] {
-			text += ", " + n
-		}
-		out = append(out, fmt.Sprintf("%s: %s%s: %s", g.state, text, more, g.reason))
+		out = append(out, fmt.Sprintf("%s: %s%s: %s", g.state, strings.Join(names, ", "), more, g.reason))
 	}
 	return append(out, e.Problems...)
 }
@@ -97,4 +94,6 @@ func printTraps(w io.Writer, stats map[string]bpf.ProgramStats, steps uint64) {
 }
 
 // isTrap tells probes in the engine from tracepoints, which are no traps and run for the whole host.
-func isTrap(program string) bool { return len(program) > 5 && program[:5] == "wire_" }
+func isTrap(program string) bool {
+	return !strings.HasPrefix(program, "http_") && program != "process_exit"
+}

@@ -25,7 +25,7 @@ Exit codes:
   2  unknown command, flag or value
   3  no such process, not an engine, or it exited
   4  the host or the privileges do not allow tracing ("inferspan check" says what is missing)
-  5  the recording is damaged; what came before the fault was used
+  5  the recording cannot be read or is damaged; what came before the fault was used
   6  results could not be delivered or written`
 
 const rootExample = `  inferspan check                          what this host allows

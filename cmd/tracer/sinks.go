@@ -83,6 +83,17 @@ func (o *outputs) flags(c *cobra.Command) {
 	f.DurationVar(&o.every, "metric-interval", envMillis("OTEL_METRIC_EXPORT_INTERVAL", 10*time.Second), "how often metrics go to OTLP")
 }
 
+// check finds wrong values before any work.
+func (o *outputs) check() error {
+	if o.every < time.Second {
+		return withCode(exitUsage, fmt.Errorf("--metric-interval %s: want at least 1s", o.every))
+	}
+	return nil
+}
+
+// any reports whether an output was asked for.
+func (o *outputs) any() bool { return o.otlp || o.endpoint != "" || o.jsonl != "" || o.prom != "" }
+
 // sinks are the open outputs of a run.
 type sinks struct {
 	queues []*export.Queue

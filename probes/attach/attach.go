@@ -85,7 +85,7 @@ func attach(t Tracer, p *target.Process, probes []Probe, role bpf.Role) (_ *Proc
 		if a.gone() && !errors.Is(err, ErrExited) {
 			err = fmt.Errorf("%w: %w", ErrExited, err)
 		}
-		err = fmt.Errorf("attaching to process %d: %w", p.PID, errors.Join(err, a.Close()))
+		err = fmt.Errorf("attaching to process %d (%s): %w", p.PID, p.Role, errors.Join(err, a.Close()))
 	}()
 	// The descriptor stands for this very process: its number cannot be taken
 	// by another one from here on.
