@@ -23,6 +23,10 @@ func layerOf(s *trace.Span) *semconv.Span {
 		return semconv.SpanByID(semconv.SpanVLLMV1Prefill)
 	case "decode":
 		return semconv.SpanByID(semconv.SpanVLLMV1Decode)
+	case "kv_transfer":
+		return semconv.SpanByID(semconv.SpanVLLMV1KVTransfer)
+	case "inferspan.prefill_chunk":
+		return semconv.SpanByID(semconv.SpanOwnPrefillChunk)
 	}
 	op, _, _ := strings.Cut(s.Name, " ")
 	return semconv.SpanByID("vllm.entry." + op)
@@ -78,8 +82,18 @@ func conforms(t *testing.T, tr *trace.Tree, o Options) {
 		}
 		derived, _ := s.Attr(semconv.AttrInferspanDerived).([]string)
 		for _, d := range derived {
+			event, ok := strings.CutPrefix(d, spanEvent)
+			if ok && slices.ContainsFunc(s.Events, func(e trace.Event) bool { return e.Name == event }) {
+				continue
+			}
 			if d != spanStart && d != spanEnd && !seen[d] {
 				t.Errorf("%s: %s is marked derived and not there", s.Name, d)
+			}
+		}
+		methods, _ := s.Attr(semconv.AttrInferspanDerivedMethods).([]string)
+		for _, m := range methods {
+			if name, method, ok := strings.Cut(m, ": "); !ok || method == "" || !slices.Contains(derived, name) {
+				t.Errorf("%s: method %q of what is not derived", s.Name, m)
 			}
 		}
 		for _, e := range s.Events {

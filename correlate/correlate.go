@@ -66,7 +66,8 @@ func NewOptions() Options {
 	return Options{Precision: 1, EventLimit: DefaultEventLimit, MaxRequests: DefaultMaxRequests, MaxExchanges: DefaultMaxExchanges}
 }
 
-// Sink takes a finished tree and owns it.
+// Sink takes a finished tree and owns it. With Options.StepRecords it also takes
+// trees that hold steps and no spans.
 type Sink func(*trace.Tree)
 
 // Times after which something expected is no longer waited for, in the
@@ -300,6 +301,9 @@ func (c *Correlator) detach(at signal.Mono) {
 		c.emitAlone(c.reqs.head)
 	}
 	c.held, c.ended = nil, nil
+	for _, e := range c.engines {
+		e.untokenized, e.tokenizings = nil, nil
+	}
 }
 
 // sweep looks after everything that waits for a signal that may never come.

@@ -79,7 +79,7 @@ func (c *Correlator) claimTokenizings(e *engine, before signal.Mono, r *request)
 
 // claimTokenizingsOf is for a request that is about to be exported.
 func (c *Correlator) claimTokenizingsOf(r *request) {
-	if e := r.core.eng; !r.tokenize.known && slices.Contains(e.untokenized, r) {
+	if e := r.core.eng; e.seen.Tokenize && !r.tokenize.known && slices.Contains(e.untokenized, r) {
 		c.claimTokenizings(e, 0, r)
 	}
 }
@@ -98,7 +98,7 @@ func (c *Correlator) claimTokenizing(r *request) {
 	best, alike := -1, 0
 	for i := range e.tokenizings {
 		k := &e.tokenizings[i]
-		if k.at > r.added+slack || r.added-k.at > tokenizeWait || !e.isFront(r.client, k.pid) {
+		if k.at > r.added || r.added-k.at > tokenizeWait || !e.isFront(r.client, k.pid) {
 			continue
 		}
 		if r.arrival != 0 && r.offOK && int64(k.at)+r.off < int64(r.arrival)-int64(arrivalAfter) {
@@ -135,6 +135,14 @@ func (c *Correlator) claimTokenizing(r *request) {
 		r.tokenize.method = methodShareOfBatch
 	case k.id == "" && (k.unsure || c.tokenizeMissed(r)):
 		r.tokenize.method = methodOrder
+	}
+	if r.child.OK {
+		// Candidates share their prompt, and may be exported at different times.
+		for _, q := range e.byResp[r.resp] {
+			if q.child.OK && q.external == r.external {
+				q.tokenize = r.tokenize
+			}
+		}
 	}
 	k.inputs--
 	k.left -= r.prompt.V

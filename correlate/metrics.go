@@ -26,7 +26,9 @@ import (
 //   - everything else is added when a request finishes: not for aborted ones and
 //     errors. A stop string is a success, with the reason stop;
 //   - time per output token is decode time / (tokens - 1) of one request;
-//   - n of a request with several candidates adds up over the candidates.
+//   - n of a request with several candidates adds up over the candidates;
+//   - of an engine that sends nothing, requests count that its scheduler has no
+//     more; whether they are successes is not known.
 
 // Bounds in seconds: those of the OpenTelemetry conventions, continued to where
 // vLLM's own end.
@@ -183,18 +185,18 @@ func (c *Correlator) countFinished(r *request) {
 	switch {
 	case r.end == endAborted:
 		reason = "stop"
-	case reason == "":
-		reason = unknownReason
 	case r.finish == signal.FinishAbort || r.finish == signal.FinishError:
 		return
 	}
 	m := &r.core.m
-	i := slices.IndexFunc(m.success, func(x reasonCount) bool { return x.reason == reason })
-	if i < 0 {
-		i = len(m.success)
-		m.success = append(m.success, reasonCount{reason: reason})
+	if r.end != endStepped { // else it is not known how it ended
+		i := slices.IndexFunc(m.success, func(x reasonCount) bool { return x.reason == reason })
+		if i < 0 {
+			i = len(m.success)
+			m.success = append(m.success, reasonCount{reason: reason})
+		}
+		m.success[i].n++
 	}
-	m.success[i].n++
 	sumOpt(&m.n, r.param.N)
 	sumOpt(&m.maxTokens, r.param.MaxTokens)
 	if r.firstOK {

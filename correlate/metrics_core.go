@@ -14,10 +14,6 @@ var (
 	countBounds = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}
 )
 
-// unknownReason is the finish reason of requests whose end was seen by the
-// scheduler's list only.
-const unknownReason = "unknown"
-
 // Where a documented metric comes from that the engine does not report itself.
 const (
 	sourcePeek  = "peek"

@@ -271,7 +271,7 @@ func contradicts(t *testing.T, whole, part []*trace.Tree) {
 	full := map[string]*trace.Span{}
 	for _, tr := range whole {
 		for i := range tr.Spans {
-			if layerOf(&tr.Spans[i]).Layer != "engine_stage" {
+			if !slices.Contains([]string{"engine_stage", "step"}, layerOf(&tr.Spans[i]).Layer) {
 				full[key(&tr.Spans[i])] = &tr.Spans[i]
 			}
 		}
@@ -280,7 +280,7 @@ func contradicts(t *testing.T, whole, part []*trace.Tree) {
 	for _, tr := range part {
 		for i := range tr.Spans {
 			s := &tr.Spans[i]
-			if layerOf(s).Layer == "engine_stage" {
+			if slices.Contains([]string{"engine_stage", "step"}, layerOf(s).Layer) {
 				continue
 			}
 			derived, _ := s.Attr(semconv.AttrInferspanDerived).([]string)
