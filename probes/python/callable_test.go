@@ -64,13 +64,24 @@ class Engine:
     def cached(self, z): return z
     async def coro(self): pass
     def gen(self): yield 1
+    def start(self):
+        loop = self
+        async def run():
+            async def deep(): return loop
+            return await deep()
+        if loop:
+            def twice(): return 1
+        else:
+            def twice(): return 2
+        return run, twice
 engine = Engine()
 bound = engine.step
 partial = functools.partial(engine.step, [1])
 for path, f in [("plain", plain), ("Engine.step", Engine.step), ("Engine.make", Engine.make.__func__), ("Engine.help", Engine.help),
         ("Engine.size", Engine.size.fget), ("Engine.decorated", Engine.decorated.__wrapped__.__wrapped__), ("Engine.cached", Engine.cached.__wrapped__),
-        ("Engine.coro", Engine.coro), ("Engine.gen", Engine.gen), ("bound", engine.step)]:
-    c = f.__code__
+        ("Engine.coro", Engine.coro), ("Engine.gen", Engine.gen), ("bound", engine.step), ("Engine.start.<locals>.run", engine.start()[0]),
+        ("Engine.start.<locals>.run.<locals>.deep", next(c for c in engine.start()[0].__code__.co_consts if hasattr(c, "co_name")))]:
+    c = getattr(f, "__code__", f)
     print("code", path, id(c), c.co_firstlineno, c.co_argcount, c.co_flags, c.co_name, getattr(c, "co_qualname", c.co_name))
 print("ready", flush=True)
 for line in sys.stdin:
@@ -111,8 +122,13 @@ func TestLiveCallables(t *testing.T) {
 				t.Errorf("%s: offset %#x in %s, %v", w[0], off, m.Path, err)
 			}
 		}
-		if codes != 10 {
-			t.Errorf("%d code objects, want 10", codes)
+		if codes != 12 {
+			t.Errorf("%d code objects, want 12", codes)
+		}
+		for _, path := range []string{"Engine.start.<locals>.twice", "Engine.start.<locals>.absent", "Engine.start.<locals>", "Engine.start.<locals>.run.deep"} {
+			if c, err := in.Code("__main__", strings.Split(path, ".")...); !errors.Is(err, ErrNotFound) {
+				t.Errorf("code of %s: %+v, %v; want %v", path, c, err, ErrNotFound)
+			}
 		}
 		for path, want := range map[string]CallableKind{
 			"time.monotonic": Builtin, "builtins.dict.fromkeys": ClassMethod, "builtins.list.append": Method,

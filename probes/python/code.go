@@ -45,7 +45,13 @@ const (
 	localFree = 0x80
 )
 
-const maxLocals = 4096
+const (
+	maxLocals = 4096
+	maxConsts = 1 << 16
+)
+
+// locals stands for a function's inside in qualified names.
+const locals = "<locals>"
 
 // Addr returns the address of the code object, which frames refer to.
 func (c *Code) Addr() uint64 { return c.obj.addr }
@@ -69,23 +75,70 @@ func (c *Code) Local(name string) int {
 // Code finds the code object of the function that a path leads to. Bound, class and
 // static methods, properties and decorators that keep the function as __wrapped__
 // (functools.wraps does) are looked through: it is the code of the innermost
-// function. Errors: as of Attr; ErrType if it is not a Python function.
+// function. A path goes on into a function as its qualified name does: "f", "<locals>",
+// "g" is the code of the function g that f defines; that code exists before f runs.
+// Errors: as of Attr; ErrType if it is not a Python function.
 func (in *Interp) Code(module string, attrs ...string) (*Code, error) {
 	c, err := retry(func() (*Code, error) {
-		v, err := in.Path(module, attrs...)
+		outer := attrs
+		if i := slices.Index(attrs, locals); i >= 0 {
+			outer = attrs[:i]
+		}
+		v, err := in.Path(module, outer...)
 		if err != nil {
 			return nil, err
 		}
 		if v, err = v.Unwrap(); err != nil {
 			return nil, err
 		}
-		return v.Code()
+		c, err := v.Code()
+		for rest := attrs[len(outer):]; err == nil && len(rest) > 0; rest = rest[2:] {
+			if len(rest) < 2 || rest[0] != locals {
+				return nil, fmt.Errorf("%s in a function, not %s: %w", rest[0], locals, ErrNotFound)
+			}
+			c, err = c.inner(rest[1])
+		}
+		return c, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("code of %s.%s: %w", module, strings.Join(attrs, "."), err)
 	}
 	c.module, c.attrs = module, slices.Clone(attrs)
 	return c, nil
+}
+
+// inner finds the code of the function of a name that c defines. ErrNotFound if there
+// is none, or more than one.
+func (c *Code) inner(name string) (*Code, error) {
+	t, err := c.obj.in.follow(c.obj.addr+uint64(c.obj.in.layout.CodeConsts), c.obj.from)
+	if err != nil {
+		return nil, err
+	}
+	consts, err := t.List(maxConsts)
+	if err != nil {
+		return nil, err
+	}
+	var found *Code
+	for _, v := range consts {
+		if !v.builtin("code") {
+			continue
+		}
+		k, err := v.Code()
+		if err != nil {
+			return nil, err
+		}
+		if k.Name != name {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("%s defines %s more than once: %w", c.Qualname, name, ErrNotFound)
+		}
+		found = k
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%s defines no %s: %w", c.Qualname, name, ErrNotFound)
+	}
+	return found, nil
 }
 
 // Unwrap returns the innermost function: behind bound, class and static methods,

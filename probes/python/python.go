@@ -104,6 +104,7 @@ type layout struct {
 	CodeQualname       int
 	CodeLocalNames     int
 	CodeName           int
+	CodeConsts         int
 	CodeFilename       int
 	CodeFlags          int
 	CodeArgCount       int

@@ -171,6 +171,7 @@ int main(int argc, char **argv)
 	O(CodeLocalNames, PyCodeObject, co_varnames);
 #endif
 	O(CodeName, PyCodeObject, co_name);
+	O(CodeConsts, PyCodeObject, co_consts);
 	O(CodeFilename, PyCodeObject, co_filename);
 	O(CodeFlags, PyCodeObject, co_flags);
 	O(CodeArgCount, PyCodeObject, co_argcount);
