@@ -99,7 +99,7 @@ func (t trier) uprobe() Item {
 			return err
 		}
 		defer prog.Close()
-		off, err := fileOffset(uint64(reflect.ValueOf(uprobed).Pointer()))
+		off, err := procfs.FS{}.FileOffset(os.Getpid(), uint64(reflect.ValueOf(uprobed).Pointer()))
 		if err != nil {
 			return err
 		}
@@ -125,20 +125,6 @@ func (t trier) uprobe() Item {
 		}
 		return nil
 	})
-}
-
-// fileOffset returns where the code at an address of this process is in its file.
-func fileOffset(pc uint64) (uint64, error) {
-	maps, err := procfs.FS{}.Maps(os.Getpid())
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range maps {
-		if m.Start <= pc && pc < m.End {
-			return pc - m.Start + m.Offset, nil
-		}
-	}
-	return 0, fmt.Errorf("no mapping of this process holds %#x", pc)
 }
 
 func (t trier) syscalls(tracefs string) Item {

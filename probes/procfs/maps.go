@@ -250,3 +250,17 @@ func inode(st fs.FileInfo) uint64 {
 	}
 	return 0
 }
+
+// FileOffset returns where in its file the byte at an address of a process is.
+func (f FS) FileOffset(pid int, addr uint64) (uint64, error) {
+	maps, err := f.Maps(pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range maps {
+		if m.Start <= addr && addr < m.End {
+			return addr - m.Start + m.Offset, nil
+		}
+	}
+	return 0, fmt.Errorf("no mapping of process %d holds %#x", pid, addr)
+}

@@ -1,0 +1,265 @@
+// Package governor keeps what probes cost their target within a budget.
+//
+// A probe on a function that Python code calls traps on each call, whoever calls.
+// Calls by code that works cost work: the time they take is lost to the engine.
+// Calls by code that only waits (a loop that reads the clock until something
+// happens) cost nothing until the wait ends, and then at most one turn of the
+// loop; they are told apart by their code objects.
+//
+// Over budget the probe that costs most is taken out, with what is lost named, and
+// tried again later, at growing distances.
+package governor
+
+import (
+	"fmt"
+	"sort"
+	"time"
+
+	"inferspan/probes/attach"
+)
+
+// Budget is what probes may cost one process.
+type Budget struct {
+	Work float64       // share of one core lost to calls by code that works
+	Wait time.Duration // added to one turn of a loop that waits
+}
+
+// DefaultBudget is below what a user could tell from noise.
+var DefaultBudget = Budget{Work: 0.01, Wait: 20 * time.Microsecond}
+
+// Times of the state machine. Two windows over the budget in a row are needed, so
+// that a burst (a start-up, a garbage collection) costs no detail.
+const (
+	strikes  = 2
+	retry    = 30 * time.Second
+	maxRetry = 10 * time.Minute
+)
+
+// Prober is the part of attach.Interpreter that is needed.
+type Prober interface {
+	Hits() ([]attach.CodeHits, error)
+	ProbeHits(n int) (uint64, error)
+	Detach(n int, reason string) error
+	Reattach(n int) error
+	CodeName(code uint64) (name, file string, err error)
+}
+
+// Probe is a probe to watch over.
+type Probe struct {
+	N      int    // its position in the report of attach.Interpreter
+	Number uint32 // its number in hits
+	Detail string // what is lost without it
+	// PerTurn is how often a waiting loop calls the function each time round; 0 is 1.
+	PerTurn int
+}
+
+// Change is a probe that was taken out or put back.
+type Change struct {
+	Probe    Probe
+	Attached bool
+	Reason   string // why it was taken out
+}
+
+// Window is what a probe cost in the time between two ticks.
+type Window struct {
+	Probe   Probe
+	Work    uint64  // calls by code that works, or that is not known
+	Waiting uint64  // calls by code that waits
+	Share   float64 // of one core, by the calls that work
+	Caller  string  // code that works and calls most, "" if there is none
+}
+
+// Governor watches over the probes of one process. It is for one goroutine.
+type Governor struct {
+	prober  Prober
+	budget  Budget
+	cost    time.Duration // of one hit
+	waiting func(name, file string) bool
+	probes  []*state
+	codes   map[uint64]code
+	last    int64
+}
+
+type state struct {
+	Probe
+	attached bool
+	total    uint64 // hits at the last tick
+	codes    map[uint64]uint64
+	strikes  int
+	retryAt  int64
+	pause    time.Duration
+}
+
+type code struct {
+	name    string
+	waiting bool
+}
+
+// New makes a governor for probes that are attached. cost is what one hit costs
+// the target: the trap and the program's run. waiting tells code that only waits
+// by its qualified name and file.
+func New(p Prober, b Budget, cost time.Duration, waiting func(name, file string) bool, probes ...Probe) *Governor {
+	g := &Governor{prober: p, budget: b, cost: cost, waiting: waiting, codes: make(map[uint64]code)}
+	for _, x := range probes {
+		if x.PerTurn == 0 {
+			x.PerTurn = 1
+		}
+		g.probes = append(g.probes, &state{Probe: x, attached: true, codes: make(map[uint64]uint64), pause: retry})
+	}
+	return g
+}
+
+// Tick looks at the hits since the last tick and acts. at is CLOCK_MONOTONIC, ns;
+// ticks should be about a second apart. The windows are those of attached probes.
+func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
+	hits, err := g.prober.Hits()
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading hits: %w", err)
+	}
+	elapsed := at - g.last
+	first := g.last == 0
+	g.last = at
+	var windows []Window
+	for _, s := range g.probes {
+		if !s.attached {
+			continue
+		}
+		w, err := g.window(s, hits)
+		if err != nil {
+			return nil, nil, err
+		}
+		if first || elapsed <= 0 {
+			continue
+		}
+		w.Share = float64(w.Work) * float64(g.cost) / float64(elapsed)
+		windows = append(windows, w)
+	}
+	if first {
+		return nil, nil, nil
+	}
+	changes, err := g.judge(at, windows)
+	if err != nil {
+		return windows, changes, err
+	}
+	back, err := g.again(at)
+	return windows, append(changes, back...), err
+}
+
+// window sums up the calls of one probe since the last tick.
+func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
+	total, err := g.prober.ProbeHits(s.N)
+	if err != nil {
+		return Window{}, fmt.Errorf("reading hits of the probe for %s: %w", s.Detail, err)
+	}
+	w := Window{Probe: s.Probe}
+	all := total - min(total, s.total)
+	s.total = total
+	most := uint64(0)
+	for _, h := range hits {
+		if h.Probe != s.Number {
+			continue
+		}
+		n := h.Count - min(h.Count, s.codes[h.Code])
+		s.codes[h.Code] = h.Count
+		if n == 0 {
+			continue
+		}
+		c := g.code(h.Code)
+		if c.waiting {
+			w.Waiting += n
+			continue
+		}
+		if n > most {
+			most, w.Caller = n, c.name
+		}
+	}
+	// What no code object accounts for counts as work.
+	w.Waiting = min(w.Waiting, all)
+	w.Work = all - w.Waiting
+	return w, nil
+}
+
+func (g *Governor) code(addr uint64) code {
+	c, ok := g.codes[addr]
+	if ok {
+		return c
+	}
+	if name, file, err := g.prober.CodeName(addr); err == nil && addr != 0 {
+		c = code{name, g.waiting(name, file)}
+	} else {
+		c = code{name: "code that cannot be named"}
+	}
+	// An address can come to hold another code object; names are asked for again
+	// after a while. 4096 is more code than calls one function in practice.
+	if len(g.codes) >= 4096 {
+		clear(g.codes)
+	}
+	g.codes[addr] = c
+	return c
+}
+
+// judge takes out probes that cost too much, the one that costs most first.
+func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
+	total := 0.0
+	order := make([]int, len(windows))
+	for i := range windows {
+		total += windows[i].Share
+		order[i] = i
+	}
+	sort.SliceStable(order, func(a, b int) bool { return windows[order[a]].Share > windows[order[b]].Share })
+	var changes []Change
+	for _, i := range order {
+		w := &windows[i]
+		s := g.state(w.Probe.N)
+		reason := ""
+		switch turn := time.Duration(w.Probe.PerTurn) * g.cost; {
+		case w.Waiting > 0 && turn > g.budget.Wait:
+			reason = fmt.Sprintf("a loop that waits would wake up to %v late, the budget is %v", turn, g.budget.Wait)
+		case total > g.budget.Work && w.Share > 0:
+			reason = fmt.Sprintf("calls by %s cost %.1f %% of a core, the budget is %.1f %%", w.Caller, 100*w.Share, 100*g.budget.Work)
+		}
+		if reason == "" {
+			s.strikes = 0
+			continue
+		}
+		if s.strikes++; s.strikes < strikes {
+			total -= w.Share // the others are judged as if it were gone
+			continue
+		}
+		if err := g.prober.Detach(s.N, reason); err != nil {
+			return changes, fmt.Errorf("taking the probe for %s out: %w", s.Detail, err)
+		}
+		s.attached, s.strikes = false, 0
+		s.retryAt = at + int64(s.pause)
+		s.pause = min(2*s.pause, maxRetry)
+		total -= w.Share
+		changes = append(changes, Change{Probe: s.Probe, Reason: reason})
+	}
+	return changes, nil
+}
+
+// again puts probes back whose pause is over.
+func (g *Governor) again(at int64) ([]Change, error) {
+	var changes []Change
+	for _, s := range g.probes {
+		if s.attached || at < s.retryAt {
+			continue
+		}
+		if err := g.prober.Reattach(s.N); err != nil {
+			s.retryAt = at + int64(s.pause)
+			return changes, fmt.Errorf("putting the probe for %s back: %w", s.Detail, err)
+		}
+		s.attached, s.total = true, 0
+		changes = append(changes, Change{Probe: s.Probe, Attached: true})
+	}
+	return changes, nil
+}
+
+func (g *Governor) state(n int) *state {
+	for _, s := range g.probes {
+		if s.N == n {
+			return s
+		}
+	}
+	return nil
+}
