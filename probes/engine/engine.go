@@ -12,6 +12,9 @@ import (
 // ErrNoCore says that a process has no engine core, or not yet.
 var ErrNoCore = errors.New("no engine core")
 
+// ErrNoFront says that a process has no front end of the engine, or not yet.
+var ErrNoFront = errors.New("no front end")
+
 // Peeker looks into the memory of a process that runs an engine core, without
 // stopping it. It must be used by one goroutine at a time.
 type Peeker interface {
@@ -22,6 +25,13 @@ type Peeker interface {
 	Requests(now func() uint64) (reqs []note.Request, at uint64, err error)
 	// State reads the state of the core.
 	State() (note.State, error)
+	// Probes returns what to put into the process to see more of it.
+	Probes() []Probe
+}
+
+// Front looks into a process that runs a front end. It must be used by one goroutine
+// at a time.
+type Front interface {
 	// Probes returns what to put into the process to see more of it.
 	Probes() []Probe
 }

@@ -52,6 +52,8 @@ type Stats struct {
 	Captures  uint64 // captures
 	Unplanned uint64 // captures of which no note says how to read them
 	Scheduled uint64 // steps in them
+	Stamps    uint64 // moments at which a front end began to work on a message
+	Unstamped uint64 // such moments of which the message is not known
 }
 
 // Decoder reads the messages of one engine. It is deterministic and must be used
@@ -68,6 +70,7 @@ type Decoder struct {
 	facts       map[uint32]int // index of each known core
 	cores       map[uint32]*core
 	captures    map[uint32]captures // by process
+	stamps      stamps
 	stats       Stats
 	problem     error // of the last broken message
 
@@ -117,7 +120,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, stamps: newStamps()}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:
@@ -311,6 +314,9 @@ func (d *Decoder) Receipt(m *wire.Message, emit func(signal.Signal)) {
 		return
 	}
 	d.stats.Receipts++
+	if d.stamps.on[m.PID] {
+		return
+	}
 	if key := m.Key(); key != 0 {
 		d.delivered = signal.Delivered{At: signal.Mono(m.End), Engine: d.engine, PID: m.PID, Key: key}
 		emit(&d.delivered)

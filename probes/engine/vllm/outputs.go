@@ -65,6 +65,7 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 	}
 	d.stats.Steps++
 	d.stats.Outputs += uint64(len(d.outputs))
+	d.stamps.add(&d.step)
 	emit(&d.step)
 	return nil
 }

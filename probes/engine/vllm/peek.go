@@ -13,49 +13,51 @@ import (
 // Bounds of looks at a core. A core has as many requests as clients send; those
 // beyond the bound become known by their outputs.
 const (
-	maxPeeked  = 1 << 14
-	maxEvents  = 1 << 10 // of one request: two, and one more for each preemption
-	maxHeaders = 1 << 8  // trace headers of a request
-	countTries = 20      // looks for a moment between two updates
-	maxStatus  = 1 << 8  // members of the enum of states
-	noneOf     = ""
+	maxPeeked     = 1 << 14
+	maxEvents     = 1 << 10 // of one request: two, and one more for each preemption
+	maxHeaders    = 1 << 8  // trace headers of a request
+	countTries    = 20      // looks for a moment between two updates
+	maxStatus     = 1 << 8  // members of the enum of states
+	maxAttributes = 1 << 10 // of a request, which has some 45 in 0.32
+	noneOf        = ""
 )
 
 // Peeker looks into the memory of one engine core, without stopping it. It must be
 // used by one goroutine at a time.
 type Peeker struct {
-	in     *python.Interp
-	config python.Value // VllmConfig
-	core   python.Value // EngineCore
-	sched  python.Value
-	log    python.Value // log_stats, zero if there is none
-	status map[int64]string
-	events map[int64]string
+	in      *python.Interp
+	config  python.Value // VllmConfig
+	core    python.Value // EngineCore
+	sched   python.Value
+	log     python.Value // log_stats, zero if there is none
+	status  map[int64]string
+	events  map[int64]string
+	names   map[uint64]string            // names of attributes, by the address of the str
+	offsets map[uint64]map[string]uint64 // offsets of fields of message classes, by class
 }
 
 // NewPeeker finds the engine core of a process. Errors: engine.ErrNoCore (a core that
 // starts has none yet), and those of package python.
 func NewPeeker(in *python.Interp) (*Peeker, error) {
-	p := &Peeker{in: in}
-	frames, err := in.MainFrames()
+	p := &Peeker{in: in, names: make(map[uint64]string), offsets: make(map[uint64]map[string]uint64)}
+	core, err := findCore(in)
 	if err != nil {
-		return nil, fmt.Errorf("finding the engine core: %w", err)
+		return nil, err
 	}
-	for _, f := range frames {
-		if core, ok := coreOf(f); ok {
-			p.core = core
-			break
-		}
-	}
-	if p.core.Addr() == 0 {
-		return nil, engine.ErrNoCore
-	}
-	if p.sched, err = p.core.Attr("scheduler"); err != nil {
+	sched, err := core.Attr("scheduler")
+	if err != nil {
 		return nil, fmt.Errorf("finding the scheduler: %w", err)
 	}
-	if p.config, err = p.core.Attr("vllm_config"); err != nil {
-		if p.config, err = p.sched.Attr("vllm_config"); err != nil {
+	config, err := core.Attr("vllm_config")
+	if err != nil {
+		if config, err = sched.Attr("vllm_config"); err != nil {
 			return nil, fmt.Errorf("finding the configuration: %w", err)
+		}
+	}
+	// These three live as long as the engine; the ways to them do not.
+	for to, v := range map[*python.Value]python.Value{&p.core: core, &p.sched: sched, &p.config: config} {
+		if *to, err = in.Object(v.Addr()); err != nil {
+			return nil, fmt.Errorf("finding the engine core: %w", err)
 		}
 	}
 	if v, err := p.sched.Attr("log_stats"); err == nil {
@@ -66,23 +68,36 @@ func NewPeeker(in *python.Interp) (*Peeker, error) {
 	return p, nil
 }
 
-// coreOf finds the engine core that a frame works for: the variable of the
-// function that runs a core's process, or, where the engine is part of the
-// program, that of the methods on the way to it.
-func coreOf(f python.Frame) (python.Value, bool) {
-	if !strings.Contains(f.File, "vllm/") {
-		return python.Value{}, false
-	}
-	name := f.Name[strings.LastIndexByte(f.Name, '.')+1:]
-	if name == "run_engine_core" {
-		v, err := f.Local("engine_core")
-		return v, err == nil && !v.IsNone()
-	}
-	self, err := f.Local("self")
+// findCore finds the engine core: a variable of the function that runs a core's
+// process or, where the engine is part of the program, what the methods under way
+// belong to.
+func findCore(in *python.Interp) (python.Value, error) {
+	frames, err := in.MainFrames()
 	if err != nil {
-		return python.Value{}, false
+		return python.Value{}, fmt.Errorf("finding the engine core: %w", err)
 	}
-	return coreFrom(self)
+	for _, f := range frames {
+		if strings.HasSuffix(f.File, "/vllm/v1/engine/core.py") && f.Name[strings.LastIndexByte(f.Name, '.')+1:] == "run_engine_core" {
+			core, err := f.Local("engine_core")
+			if err != nil || core.IsNone() {
+				return python.Value{}, engine.ErrNoCore // it starts
+			}
+			return core, nil
+		}
+	}
+	for _, f := range frames {
+		if !strings.Contains(f.File, "vllm/") {
+			continue
+		}
+		self, err := f.Local("self")
+		if err != nil {
+			continue
+		}
+		if core, ok := coreFrom(self); ok {
+			return core, nil
+		}
+	}
+	return python.Value{}, engine.ErrNoCore
 }
 
 // coreFrom follows the attributes that lead from the objects of the library's

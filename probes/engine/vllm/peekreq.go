@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"inferspan/probes/note"
@@ -14,69 +15,136 @@ import (
 // meanwhile. now reads CLOCK_MONOTONIC in ns; at is the moment to which the counts
 // of output tokens belong. A count that could not be tied to it is left out.
 func (p *Peeker) Requests(now func() uint64) (reqs []note.Request, at uint64, err error) {
-	dict, err := p.sched.Attr("requests")
+	items, err := p.requestItems()
 	if err != nil {
-		return nil, now(), fmt.Errorf("reading the requests of the scheduler: %w", err)
+		return nil, now(), err
 	}
-	items, err := dict.Items(maxPeeked)
-	if err != nil {
-		return nil, now(), fmt.Errorf("reading the requests of the scheduler: %w", err)
-	}
+	// The dict moves its entries as requests come: an object is taken for alive that
+	// is still in it afterwards.
+	addrs := make(map[string]uint64, len(items))
 	var outputs []python.Value
 	for _, it := range items {
-		r, out, err := p.request(it)
+		v, err := p.in.Object(it.Value.Addr())
+		if err != nil {
+			continue
+		}
+		r, out, err := p.request(v)
 		if errors.Is(err, python.ErrGone) {
 			return nil, now(), err
 		}
-		if err != nil {
+		if err != nil || addrs[r.ID] != 0 {
 			continue // it has ended
 		}
+		addrs[r.ID] = it.Value.Addr()
 		reqs = append(reqs, r)
 		outputs = append(outputs, out)
 	}
 	at = p.counts(reqs, outputs, now)
-	return reqs, at, nil
+	if items, err = p.requestItems(); err != nil {
+		return nil, now(), err
+	}
+	alive := make(map[string]bool, len(items))
+	for _, it := range items {
+		if id, err := it.Key.Str(); err == nil && addrs[id] == it.Value.Addr() {
+			alive[id] = true
+		}
+	}
+	return slices.DeleteFunc(reqs, func(r note.Request) bool { return !alive[r.ID] }), at, nil
+}
+
+// requestItems reads the scheduler's dict of requests.
+func (p *Peeker) requestItems() ([]python.Item, error) {
+	dict, err := p.sched.Attr("requests")
+	if err != nil {
+		return nil, fmt.Errorf("reading the requests of the scheduler: %w", err)
+	}
+	items, err := dict.Items(maxPeeked)
+	if err != nil {
+		return nil, fmt.Errorf("reading the requests of the scheduler: %w", err)
+	}
+	return items, nil
+}
+
+// attributes are those of one object, read at once.
+type attributes map[string]python.Value
+
+// attributes reads those that an object has in its __dict__ or what stands for it.
+func (p *Peeker) attributes(v python.Value) (attributes, error) {
+	items, err := v.Vars(maxAttributes)
+	if err != nil {
+		return nil, err
+	}
+	out := make(attributes, len(items))
+	for _, it := range items {
+		name, ok := p.names[it.Key.Addr()]
+		if !ok {
+			if name, err = it.Key.Str(); err != nil {
+				return nil, err
+			}
+			// Names of attributes stay, as the class's code refers to them.
+			p.names[it.Key.Addr()] = name
+		}
+		out[name] = it.Value
+	}
+	return out, nil
+}
+
+// attr gets a value as get does.
+func attr[T any](r *lookup, a attributes, name string, as func(python.Value) (T, error)) *T {
+	v, ok := a[name]
+	if !ok {
+		r.miss(name, fmt.Errorf("attribute %s: %w", name, python.ErrNotFound))
+		return nil
+	}
+	return get(r, name, as, v)
 }
 
 // request reads one request and gives its list of output tokens.
-func (p *Peeker) request(it python.Item) (r note.Request, output python.Value, err error) {
-	v := it.Value
-	if r.ID, err = it.Key.Str(); err != nil {
-		return r, output, err
-	}
-	status, err := v.Attr("status")
+func (p *Peeker) request(v python.Value) (r note.Request, output python.Value, err error) {
+	a, err := p.attributes(v)
 	if err != nil {
 		return r, output, err
 	}
-	n, err := status.Int()
+	if r.ID, err = a["request_id"].Str(); err != nil {
+		return r, output, err
+	}
+	n, err := a["status"].Int()
 	if err != nil {
 		return r, output, err
 	}
 	r.Status = p.status[n]
 	rd := lookup{missing: make(map[string]string)}
-	r.Client = get(&rd, "client", python.Value.Int, v, "client_index")
-	if at := get(&rd, "arrival", python.Value.Float, v, "arrival_time"); at != nil {
+	r.Client = attr(&rd, a, "client_index", python.Value.Int)
+	if at := attr(&rd, a, "arrival_time", python.Value.Float); at != nil {
 		r.Arrival = nanoseconds(*at)
 	}
-	r.Prompt = get(&rd, "prompt", python.Value.Int, v, "num_prompt_tokens")
-	r.Computed = get(&rd, "computed", python.Value.Int, v, "num_computed_tokens")
-	r.Preemptions = get(&rd, "preemptions", python.Value.Int, v, "num_preemptions")
-	if pooling, none := rd.part("pooling", v, "pooling_params"); !none && pooling.Addr() != 0 {
+	r.Prompt = attr(&rd, a, "num_prompt_tokens", python.Value.Int)
+	r.Computed = attr(&rd, a, "num_computed_tokens", python.Value.Int)
+	r.Preemptions = attr(&rd, a, "num_preemptions", python.Value.Int)
+	if v, ok := a["pooling_params"]; ok && !v.IsNone() {
 		r.Pooling = true
 	}
-	if params, none := rd.part("params", v, "sampling_params"); !none && params.Addr() != 0 {
-		r.Params = samplingParams(&rd, params)
+	if v, ok := a["sampling_params"]; ok && !v.IsNone() {
+		r.Params = p.params(&rd, v)
 	}
-	if stats, none := rd.part("cached", v, "prefill_stats"); !none && stats.Addr() != 0 {
+	if v, ok := a["prefill_stats"]; ok && !v.IsNone() {
 		// The statistics have no values before the request is first scheduled.
-		if n := get(&rd, "cached", python.Value.Int, stats, "num_prompt_tokens"); n != nil && *n > 0 {
-			r.Cached = get(&rd, "cached", python.Value.Int, stats, "num_cached_tokens")
+		if n := get(&rd, "prefill_stats", python.Value.Int, v, "num_prompt_tokens"); n != nil && *n > 0 {
+			r.Cached = get(&rd, "prefill_stats", python.Value.Int, v, "num_cached_tokens")
 		}
 	}
-	r.TraceParent = traceParent(&rd, v)
-	r.Events = p.requestEvents(&rd, v)
-	if output, err = v.Attr("_output_token_ids"); err != nil {
-		rd.miss("output", err)
+	if v, ok := a["trace_headers"]; ok && !v.IsNone() {
+		r.TraceParent = traceParent(&rd, v)
+	}
+	if v, ok := a["events"]; ok {
+		r.Events = p.requestEvents(&rd, v)
+	}
+	output = a["_output_token_ids"]
+	// The object stays what it is as long as the request lives.
+	if output.Addr() != 0 {
+		if output, err = p.in.Object(output.Addr()); err != nil {
+			return r, output, err
+		}
 	}
 	// Did the request live on all the while?
 	again, err := v.Attr("request_id")
@@ -86,13 +154,16 @@ func (p *Peeker) request(it python.Item) (r note.Request, output python.Value, e
 	if id, err := again.Str(); err != nil || id != r.ID {
 		return r, output, python.ErrUnstable
 	}
-	for _, name := range []string{"client", "arrival", "prompt", "computed", "output", "cached", "preemptions", "pooling", "params", "traceparent", "events"} {
+	for _, name := range requestAttributes {
 		if _, ok := rd.missing[name]; ok {
 			r.Missing = append(r.Missing, name)
 		}
 	}
 	return r, output, nil
 }
+
+// requestAttributes are those whose absence a note names.
+var requestAttributes = []string{"arrival_time", "client_index", "events", "num_computed_tokens", "num_preemptions", "num_prompt_tokens", "prefill_stats", "sampling_params", "trace_headers"}
 
 // nanoseconds converts the engine's times; nil if that is not possible.
 func nanoseconds(seconds float64) *int64 {
@@ -102,46 +173,74 @@ func nanoseconds(seconds float64) *int64 {
 	return ptr(int64(math.Round(seconds * 1e9)))
 }
 
-func samplingParams(rd *lookup, v python.Value) *note.Params {
-	var p note.Params
+// params reads sampling parameters.
+func (p *Peeker) params(rd *lookup, v python.Value) *note.Params {
+	var n note.Params
 	r := lookup{missing: make(map[string]string)}
-	p.Temperature = get(&r, "temperature", python.Value.Number, v, "temperature")
-	p.TopP = get(&r, "top_p", python.Value.Number, v, "top_p")
-	p.TopK = get(&r, "top_k", python.Value.Int, v, "top_k")
-	p.MaxTokens = get(&r, "max_tokens", python.Value.Int, v, "max_tokens")
-	p.N = get(&r, "n", python.Value.Int, v, "n")
-	if lp, none := r.part("logprobs", v, "logprobs"); !none && lp.Addr() != 0 {
-		p.Logprobs = true
+	n.Temperature = member(p, &r, v, "temperature", python.Value.Number)
+	n.TopP = member(p, &r, v, "top_p", python.Value.Number)
+	n.TopK = member(p, &r, v, "top_k", python.Value.Int)
+	n.MaxTokens = member(p, &r, v, "max_tokens", python.Value.Int)
+	n.N = member(p, &r, v, "n", python.Value.Int)
+	if lp, err := p.field(v, "logprobs"); err == nil {
+		n.Logprobs = !lp.IsNone()
 	}
-	if stop, none := r.part("stop", v, "stop"); !none && stop.Addr() != 0 {
-		if n, err := stop.Len(); err == nil {
-			p.HasStop = n > 0
+	if stop, err := p.field(v, "stop"); err == nil && !stop.IsNone() {
+		if k, err := stop.Len(); err == nil {
+			n.HasStop = k > 0
 		} else {
 			r.miss("stop", err)
 		}
 	}
-	for name := range r.missing {
-		rd.miss("params", fmt.Errorf("%s: %s", name, r.missing[name]))
+	for _, err := range r.missing {
+		rd.miss("sampling_params", errors.New(err))
 	}
-	return &p
+	return &n
+}
+
+// member reads a field of a message.
+func member[T any](p *Peeker, r *lookup, v python.Value, name string, as func(python.Value) (T, error)) *T {
+	f, err := p.field(v, name)
+	if err != nil {
+		r.miss(name, err)
+		return nil
+	}
+	return get(r, name, as, f)
+}
+
+// field finds a field of a message where the class has it.
+func (p *Peeker) field(v python.Value, name string) (python.Value, error) {
+	class, err := v.Type()
+	if err != nil {
+		return python.Value{}, err
+	}
+	offsets := p.offsets[class.Addr()]
+	if offsets == nil {
+		offsets = make(map[string]uint64)
+		p.offsets[class.Addr()] = offsets
+	}
+	at, ok := offsets[name]
+	if !ok {
+		if at, _, err = class.Slot(name); err != nil {
+			return v.Attr(name) // not a slot
+		}
+		offsets[name] = at
+	}
+	return v.Field(at)
 }
 
 // traceParent finds the W3C header among the trace headers of a request.
-func traceParent(rd *lookup, v python.Value) string {
-	headers, none := rd.part("traceparent", v, "trace_headers")
-	if none || headers.Addr() == 0 {
-		return ""
-	}
+func traceParent(rd *lookup, headers python.Value) string {
 	items, err := headers.Items(maxHeaders)
 	if err != nil {
-		rd.miss("traceparent", err)
+		rd.miss("trace_headers", err)
 		return ""
 	}
 	for _, it := range items {
 		if k, err := it.Key.Str(); err == nil && strings.EqualFold(k, "traceparent") {
 			s, err := it.Value.Str()
 			if err != nil {
-				rd.miss("traceparent", err)
+				rd.miss("trace_headers", err)
 			}
 			return s
 		}
@@ -150,12 +249,7 @@ func traceParent(rd *lookup, v python.Value) string {
 }
 
 // requestEvents reads the events that were not sent yet.
-func (p *Peeker) requestEvents(rd *lookup, v python.Value) []note.Event {
-	list, err := v.Attr("events")
-	if err != nil {
-		rd.miss("events", err)
-		return nil
-	}
+func (p *Peeker) requestEvents(rd *lookup, list python.Value) []note.Event {
 	elems, err := list.List(maxEvents)
 	if err != nil {
 		rd.miss("events", err)
@@ -163,13 +257,8 @@ func (p *Peeker) requestEvents(rd *lookup, v python.Value) []note.Event {
 	}
 	var out []note.Event
 	for _, e := range elems {
-		kind := get(rd, "events", func(v python.Value) (int64, error) {
-			if v, err := v.Attr("_value_"); err == nil {
-				return v.Int()
-			}
-			return v.Int()
-		}, e, "type")
-		at := get(rd, "events", python.Value.Float, e, "timestamp")
+		kind := member(p, rd, e, "type", python.Value.Int)
+		at := member(p, rd, e, "timestamp", python.Value.Float)
 		if kind == nil || at == nil {
 			return nil
 		}

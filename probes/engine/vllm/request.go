@@ -250,5 +250,7 @@ func (r *reader) seconds() int64 {
 		r.fail(errRange)
 		return 0
 	}
-	return int64(math.Round(v * 1e9))
+	return toNanos(v)
 }
+
+func toNanos(s float64) int64 { return int64(math.Round(s * 1e9)) }

@@ -42,11 +42,14 @@ const (
 	slotNew       // requests scheduled for the first time: id, computed tokens
 	slotComputed  // computed tokens of the others, in order
 	slotResumed   // those of the others that are back after a preemption: ids
+	slotStamp     // the core's stamp of a message, s
+	slotEngine    // index of the core
 	slots
 )
 
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
-	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed"}
+	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed",
+	"stamp", "engine"}
 
 func (s slot) String() string { return slotNames[s] }
 
@@ -145,6 +148,9 @@ func (d *Decoder) probeNote(r *event.Record) error {
 	for id, p := range n.Plans {
 		d.captures[r.PID][id] = layoutOf(p)
 	}
+	if n.Detail == signal.DetailStamps && !n.Active {
+		delete(d.stamps.on, r.PID)
+	}
 	return nil
 }
 
@@ -161,12 +167,14 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 		return
 	}
 	d.stats.Captures++
-	c, at, v := d.core(r.PID, 0), signal.Mono(r.Time), reading{&d.capture, &l}
+	at, v := signal.Mono(r.Time), reading{&d.capture, &l}
 	switch l.plan {
 	case planSchedule:
-		d.scheduled(c, at, v, emit)
+		d.scheduled(d.core(r.PID, 0), at, v, emit)
 	case planUpdate:
-		d.updated(c, at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
+		d.updated(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
+	case planStamp:
+		d.stamped(r.PID, at, v, emit)
 	}
 }
 
