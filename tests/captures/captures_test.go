@@ -4,14 +4,18 @@ package captures
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"inferspan/tests/workload"
 )
 
 var update = flag.Bool("update", false, "write the goldens instead of comparing")
@@ -112,4 +116,72 @@ func firstDifference(got, want []byte) string {
 		}
 	}
 	return "no difference"
+}
+
+// recorded says what each recording was made of; make.sh has the same list.
+var recorded = []struct {
+	name      string
+	scenarios []string
+	count     int // requests per scenario, 0: its default
+}{
+	{"chat", []string{"chat"}, 0},
+	{"stream", []string{"stream"}, 0},
+	{"burst", []string{"burst"}, 32},
+	{"long", []string{"long"}, 0},
+	{"prefix", []string{"prefix"}, 0},
+	{"preempt", []string{"preempt"}, 0},
+	{"leave", []string{"leave-early", "leave-mid"}, 0},
+	{"invalid", []string{"invalid", "other"}, 0},
+	{"n-logprobs", []string{"n", "logprobs"}, 0},
+	{"stop", []string{"stop"}, 0},
+	{"completions", []string{"completions"}, 0},
+	{"responses-messages", []string{"responses", "messages"}, 0},
+	{"connections", []string{"keep-alive", "pipeline", "chunked", "headers"}, 0},
+	{"tools", []string{"tools"}, 0},
+	{"pooling", []string{"embeddings", "score"}, 0},
+}
+
+// TestEntrySpans counts the entry spans of each recording against the plan of the
+// traffic that was recorded.
+func TestEntrySpans(t *testing.T) {
+	const seed = 7
+	bin := build(t)
+	files, err := filepath.Glob("*.isr")
+	if err != nil || len(files) != len(recorded) {
+		t.Errorf("%d recordings (%v), want the %d of the list", len(files), err, len(recorded))
+	}
+	for _, r := range recorded {
+		t.Run(r.name, func(t *testing.T) {
+			want := map[string]int{}
+			for _, s := range r.scenarios {
+				for _, session := range workload.Find(s).Plan(seed, r.count) {
+					for _, q := range session.Requests {
+						e := workload.Entry{Method: q.Method, Path: q.Path}
+						if e.Inference() {
+							want[q.Path]++
+						}
+					}
+				}
+			}
+			out, err := replay(bin, r.name+".isr", "jsonl", "--precision", "0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]int{}
+			for line := range bytes.Lines(out) {
+				var s struct {
+					Attributes map[string]any `json:"attributes"`
+				}
+				if err := json.Unmarshal(line, &s); err != nil {
+					t.Fatal(err)
+				}
+				if _, ok := s.Attributes["gen_ai.span.kind"]; ok {
+					got[fmt.Sprint(s.Attributes["url.path"])]++
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("entry spans by path %v, want %v", got, want)
+			}
+		})
+	}
 }

@@ -10,11 +10,11 @@ dir=tests/captures
 engine=tests/engines/vllm
 seed=7
 
-# name | server | scenarios | flags of record
+# name | server | scenarios | flags of the workload
 captures='
 chat|generate|chat|
 stream|generate|stream|
-burst|generate|burst|
+burst|generate|burst|--count 32
 long|generate|long|
 prefix|generate|prefix|
 preempt|generate|preempt|
@@ -32,6 +32,11 @@ flags_generate="--num-gpu-blocks-override 12 --max-num-batched-tokens 256 --enab
 flags_pooling="--runner pooling --convert embed"
 
 work=$(mktemp -d)
+. "$engine/env.sh"
+# A path that is the same on every machine: recordings hold it.
+mkdir -p /tmp/models
+ln -sfn "$CACHE/tiny" /tmp/models/tiny
+export INFERSPAN_MODEL=/tmp/models/tiny
 pid=
 cleanup() {
 	[ -z "$pid" ] || "$engine/serve.sh" stop "$pid"
@@ -71,14 +76,15 @@ for server in generate pooling; do
 	if [ $server = generate ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
 	idle "$url"
 	while IFS='|' read -r name _ scenarios more; do
-		# shellcheck disable=SC2086
-		bin/inferspan record --pid "$pid" -o "$dir/$name.isr" --redact --note "$scenarios, seed $seed" $more 2>"$work/record.log" &
+		bin/inferspan record --pid "$pid" -o "$dir/$name.isr" --redact --note "$scenarios, seed $seed" 2>"$work/record.log" &
 		recorder=$!
-		for ((i = 0; i < 100; i++)); do
-			if grep -q attached "$work/record.log"; then break; fi
+		for ((i = 0; i < 600; i++)); do
+			if grep -q attached "$work/record.log" || ! kill -0 $recorder; then break; fi
 			sleep 0.1
 		done
-		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed --log /dev/null
+		grep -q attached "$work/record.log" || { cat "$work/record.log" >&2; exit 1; }
+		# shellcheck disable=SC2086
+		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed $more --log /dev/null
 		idle "$url"
 		sleep 0.5
 		kill -INT $recorder

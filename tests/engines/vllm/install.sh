@@ -10,6 +10,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/env.sh"
+MODEL=$CACHE/tiny
 
 # The stamp changes with what the result depends on: raise the number when the steps
 # below change it.
