@@ -41,6 +41,12 @@ var peekers = map[string]opener{
 	"vllm": func(in *python.Interp) (engine.Peeker, error) { return vllm.NewPeeker(in) },
 }
 
+// fronts by kind of engine: finds the front end in a process. The error wraps
+// engine.ErrNoFront or python.ErrGone, or says why the process cannot be looked at.
+var fronts = map[string]func(*python.Interp) (engine.Front, error){
+	"vllm": func(in *python.Interp) (engine.Front, error) { return vllm.NewFront(in) },
+}
+
 // inside looks into the engine cores of an engine, and has the kernel do so. What
 // it sees are notes, which the run hands over between the records of the kernel.
 type inside struct {
@@ -51,9 +57,9 @@ type inside struct {
 	hold   holder
 }
 
-// lookInside begins to look into the cores of an engine, whose other probes are in
-// place: what a request does after the first look is seen by them.
-func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine) *inside {
+// lookInside begins to look into the cores and front ends of an engine, whose other
+// probes are in place: what a request does after the first look is seen by them.
+func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, probes map[uint32]process) *inside {
 	ctx, stop := context.WithCancel(ctx)
 	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes)}
 	open := peekers[e.Kind]
@@ -65,6 +71,7 @@ func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine) *i
 			p.done.Go(func() { p.core(ctx, q, open) })
 		}
 	}
+	p.lookAtFronts(ctx, e, probes)
 	return p
 }
 

@@ -62,6 +62,8 @@ type Live struct {
 // process is what is needed of an attach.Process.
 type process interface {
 	Report() []attach.Status
+	DetachReceipts() error
+	AttachReceipts() error
 	Done() <-chan struct{}
 	Close() error
 }
@@ -170,7 +172,7 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	if err := put(clockRecord()); err != nil {
 		return err
 	}
-	l.inside = lookInside(ctx, l.objs, l.Engine)
+	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes)
 	err := l.read(ctx, put)
 	l.inside.end()
 	return errors.Join(err, l.inside.take(put), l.drain(put))

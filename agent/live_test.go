@@ -15,8 +15,11 @@ type fakeProcess struct {
 }
 
 func (f *fakeProcess) Report() []attach.Status { return nil }
-func (f *fakeProcess) Done() <-chan struct{}   { return f.done }
-func (f *fakeProcess) Close() error            { f.closed = true; return nil }
+
+func (f *fakeProcess) DetachReceipts() error { return nil }
+func (f *fakeProcess) AttachReceipts() error { return nil }
+func (f *fakeProcess) Done() <-chan struct{} { return f.done }
+func (f *fakeProcess) Close() error          { f.closed = true; return nil }
 
 // A process whose exit record was lost gets one all the same, a look later.
 func TestExitWithoutRecord(t *testing.T) {

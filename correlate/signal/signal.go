@@ -192,6 +192,10 @@ type Delivered struct {
 	Engine EngineID
 	PID    uint32 // the front end
 	Key    uint64
+	// Stamped says that At is when the front end stamped the message itself: until
+	// then run the times to first token and end to end. Else At is the receipt, which
+	// is earlier by what the front end had to do before it got to the message.
+	Stamped bool
 }
 
 // Exchange names one HTTP request and its response.

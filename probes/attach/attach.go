@@ -53,11 +53,12 @@ type Status struct {
 type Process struct {
 	pid    int
 	tracer Tracer
+	target *target.Process
 	report []Status
 	done   chan struct{}
 
 	mu     sync.Mutex
-	links  []io.Closer
+	links  [][]io.Closer // as report
 	pidfd  *os.File
 	closed bool
 	err    error
@@ -92,15 +93,13 @@ func attach(t Tracer, p *target.Process, probes []Probe, role bpf.Role) (_ *Proc
 	if err := a.open(p); err != nil {
 		return nil, err
 	}
-	libs := map[string]*library{}
-	defer func() {
-		for _, l := range libs {
-			l.close()
-		}
-	}()
+	a.target = p
+	libs := libraries{}
+	defer libs.close()
 	for _, probe := range probes {
-		s := a.attachProbe(probe, p, libs)
+		s, links := a.attachProbe(probe, p, libs)
 		a.report = append(a.report, s.Status)
+		a.links = append(a.links, links)
 		if s.err != nil && (probe.Required || a.gone()) {
 			return nil, fmt.Errorf("probe %s: %w", probe, s.err)
 		}
@@ -185,6 +184,52 @@ func (a *Process) wait() {
 	}
 }
 
+// DetachReceipts takes the probes on messages that a front end receives out, where
+// something better tells when it has them; in other processes there are none.
+func (a *Process) DetachReceipts() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for n, links := range a.links {
+		if a.receipt(n) {
+			errs = append(errs, bpf.CloseAll(links)...)
+			a.links[n] = nil
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("detaching receipts from process %d: %w", a.pid, err)
+	}
+	return nil
+}
+
+// AttachReceipts puts back what DetachReceipts took out. The error says which probe
+// failed and why, or wraps ErrExited.
+func (a *Process) AttachReceipts() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return fmt.Errorf("attaching receipts to process %d: %w", a.pid, ErrExited)
+	}
+	libs := libraries{}
+	defer libs.close()
+	for n, links := range a.links {
+		if links != nil || !a.receipt(n) {
+			continue
+		}
+		s, links := a.attachProbe(a.report[n].Probe, a.target, libs)
+		if s.err != nil {
+			return fmt.Errorf("attaching receipts to process %d: probe %s: %w", a.pid, s.Probe, s.err)
+		}
+		a.links[n] = links
+	}
+	return nil
+}
+
+// receipt tells whether probe n of the report is on messages that a front end receives.
+func (a *Process) receipt(n int) bool {
+	return a.target.Role != target.RoleCore && a.report[n].Attached && a.report[n].Probe.Symbol == zmqRecv.Symbol
+}
+
 // Report tells of each probe of the plan. The result is not changed later.
 func (a *Process) Report() []Status { return a.report }
 
@@ -210,7 +255,10 @@ func (a *Process) release() {
 	a.closed = true
 	var errs []error
 	errs = append(errs, a.tracer.RemoveTarget(a.pid))
-	errs = append(errs, bpf.CloseAll(a.links)...)
+	for _, links := range a.links {
+		errs = append(errs, bpf.CloseAll(links)...)
+	}
+	a.links = nil
 	if a.pidfd != nil {
 		errs = append(errs, a.pidfd.Close())
 	}
@@ -223,11 +271,11 @@ type outcome struct {
 }
 
 // attachProbe attaches one probe at all its points, or at none.
-func (a *Process) attachProbe(probe Probe, p *target.Process, libs map[string]*library) outcome {
+func (a *Process) attachProbe(probe Probe, p *target.Process, libs libraries) (outcome, []io.Closer) {
 	o := outcome{Status: Status{Probe: probe}}
-	fail := func(err error) outcome {
+	fail := func(err error) (outcome, []io.Closer) {
 		o.err, o.Reason = err, err.Error()
-		return o
+		return o, nil
 	}
 	where := probe.Library(p)
 	if where == nil {
@@ -262,9 +310,8 @@ func (a *Process) attachProbe(probe Probe, p *target.Process, libs map[string]*l
 		}
 		links = append(links, l)
 	}
-	a.links = append(a.links, links...)
 	o.Attached, o.Points, o.Means = true, len(links), means
-	return o
+	return o, links
 }
 
 func explain(err error) error {
@@ -275,6 +322,15 @@ func explain(err error) error {
 		return fmt.Errorf("%w: uprobes need CAP_PERFMON and CAP_BPF, or CAP_SYS_ADMIN: %w", bpf.ErrPermission, err)
 	}
 	return err
+}
+
+// libraries are open libraries of a process by the file mapped.
+type libraries map[string]*library
+
+func (l libraries) close() {
+	for _, lib := range l {
+		lib.close()
+	}
 }
 
 // library is an open library of a process.

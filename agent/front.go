@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"inferspan/correlate/signal"
+	"inferspan/probes/engine"
+	"inferspan/probes/note"
+	"inferspan/probes/python"
+	"inferspan/probes/target"
+)
+
+// lookAtFronts has the kernel look into the front ends of an engine. taps are the
+// other probes by process.
+func (p *inside) lookAtFronts(ctx context.Context, e *target.Engine, taps map[uint32]process) {
+	open := fronts[e.Kind]
+	if open == nil {
+		return
+	}
+	for i := range e.Processes {
+		q := &e.Processes[i]
+		if (q.Role != target.RoleAPIServer && q.Role != target.RoleOffline) || q.Python.Problem != "" {
+			continue
+		}
+		tap := taps[uint32(q.PID)] // here: the map changes when processes exit
+		p.done.Go(func() { p.front(ctx, q, tap, open) })
+	}
+}
+
+// front looks into one front end until ctx ends or the process is gone.
+func (p *inside) front(ctx context.Context, proc *target.Process, tap process, open func(*python.Interp) (engine.Front, error)) {
+	in, front, err := openFront(ctx, proc.PID, open)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		p.probe(ctx, uint32(proc.PID), note.Probe{Detail: signal.DetailStamps, Reason: err.Error()})
+		return
+	}
+	w := p.attach(ctx, proc, in, front.Probes())
+	defer w.close()
+	if w.interp == nil {
+		return
+	}
+	look, check := time.NewTicker(stateEvery), time.NewTicker(checkEvery)
+	defer look.Stop()
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.interp.Done():
+			return
+		case <-check.C:
+			w.refresh(ctx)
+		case <-look.C:
+		}
+		if tap == nil {
+			continue
+		}
+		// Receipts are needed until it is seen that messages are stamped, which depends
+		// on the engine's statistics. If they cannot be put back they are tried again.
+		if w.sees(signal.DetailStamps) {
+			_ = tap.DetachReceipts()
+		} else {
+			_ = tap.AttachReceipts()
+		}
+	}
+}
+
+// openFront finds the front end of a process, which may still have to be made.
+func openFront(ctx context.Context, pid int, open func(*python.Interp) (engine.Front, error)) (*python.Interp, engine.Front, error) {
+	t := time.NewTicker(stateEvery)
+	defer t.Stop()
+	var last error
+	for range coreTries {
+		in, err := python.Open(pid)
+		if err == nil {
+			var front engine.Front
+			if front, err = open(in); err == nil {
+				return in, front, nil
+			}
+		}
+		if last = err; errors.Is(err, python.ErrGone) || errors.Is(err, python.ErrNotPython) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-t.C:
+		}
+	}
+	return nil, nil, last
+}
+
+// sees reports whether all probes of a detail are in place and watched code has been
+// captured.
+func (w *watching) sees(detail string) bool {
+	hits, err := w.interp.Hits()
+	if err != nil {
+		return false
+	}
+	captured := make(map[uint32]bool)
+	for _, h := range hits {
+		if h.Watched {
+			captured[h.Probe] = true
+		}
+	}
+	for i, s := range w.interp.Report() {
+		if w.probes[i].Detail == detail && (!s.Attached || !captured[s.Probe]) {
+			return false
+		}
+	}
+	return true
+}
