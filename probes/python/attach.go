@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
 // debugTable says where _Py_DebugOffsets of one minor version has what: how the
@@ -51,7 +52,7 @@ func attachVersion(mem Memory, img image, v minor) (*Interp, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w %v", ErrUnsupported, v)
 	}
-	in := &Interp{Info: img.info, mem: mem, layout: lay, img: img}
+	in := &Interp{Info: img.info, mem: mem, layout: lay, img: img, pause: time.Sleep}
 	in.Offsets = "from the headers"
 	if table, ok := debugTables[v]; ok {
 		if err := in.readDebugOffsets(img.runtime, v, &table); err != nil {
@@ -179,7 +180,7 @@ func (in *Interp) validate(runtime uint64, want minor) error {
 	if addr == 0 {
 		return fmt.Errorf("finding the main interpreter: %w", ErrNotFound)
 	}
-	in.addr = addr
+	in.addr, in.types = addr, nil
 	slot := addr + uint64(in.layout.InterpModules)
 	modules, err := in.follow(slot, nil)
 	if err != nil {
@@ -247,6 +248,29 @@ func (in *Interp) validate(runtime uint64, want minor) error {
 		return fmt.Errorf("%w %v: built without the global lock (free-threaded)", ErrUnsupported, got)
 	}
 	in.Version = fmt.Sprintf("%v.%d", got, hex>>8&0xff)
+	if err := in.keepTypes(); err != nil {
+		return err
+	}
+	return in.findGIL(runtime)
+}
+
+// keepTypes remembers the built-in types: they are read for almost every object.
+func (in *Interp) keepTypes() error {
+	types := make(map[uint64]typeInfo)
+	for _, addr := range []uint64{
+		in.typeType, in.strType, in.intType, in.floatType, in.boolType, in.bytesType,
+		in.listType, in.tupleType, in.dictType, in.setType, in.frozensetType,
+	} {
+		t, err := in.typeInfo(addr)
+		if err != nil {
+			return err
+		}
+		if t.flags&flagHeapType != 0 {
+			return corrupt(addr, "built-in type")
+		}
+		types[addr] = t
+	}
+	in.types = types
 	return nil
 }
 

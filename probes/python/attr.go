@@ -57,8 +57,8 @@ func (v Value) Attr(name string) (Value, error) {
 	if v.in == nil {
 		return Value{}, fmt.Errorf("attribute %s of no object: %w", name, ErrNotFound)
 	}
-	a, err := retry(func() (Value, error) { return v.attr(name) })
-	if a, err = settle(v, a, err); err != nil {
+	a, err := attempt(v, func() (Value, error) { return v.attr(name) })
+	if err != nil {
 		return Value{}, fmt.Errorf("attribute %s of %s: %w", name, v.TypeName(), err)
 	}
 	return a, nil
@@ -277,7 +277,7 @@ func (v Value) Vars(limit int) ([]Item, error) {
 	if v.in == nil {
 		return nil, v.wrongType("any")
 	}
-	items, err := retry(func() ([]Item, error) {
+	return attempt(v, func() ([]Item, error) {
 		if v.isType() {
 			t, err := v.in.typeInfo(v.addr)
 			if err != nil {
@@ -305,7 +305,6 @@ func (v Value) Vars(limit int) ([]Item, error) {
 		}
 		return items, v.in.still(from)
 	})
-	return settle(v, items, err)
 }
 
 // instanceStorage finds where the instance has its attributes, and how they are

@@ -57,8 +57,7 @@ func (in *Interp) Callable(module string, attrs ...string) (Callable, error) {
 // class and static methods are looked through. A Python function, a class or an
 // object of another kind gives ErrType.
 func (v Value) Callable() (Callable, error) {
-	c, err := retry(func() (Callable, error) { return v.callable() })
-	return settle(v, c, err)
+	return attempt(v, v.callable)
 }
 
 func (v Value) callable() (Callable, error) {

@@ -170,8 +170,7 @@ func (v Value) wrapped() (Value, error) {
 	case v.isType(), v.builtin("module"), v.builtin("code"):
 		return Value{}, ErrNotFound
 	}
-	w, err := retry(func() (Value, error) { return v.instanceAttr("__wrapped__") })
-	return settle(v, w, err)
+	return attempt(v, func() (Value, error) { return v.instanceAttr("__wrapped__") })
 }
 
 // Code returns the code object of a Python function or of a bound method of one, or
@@ -185,8 +184,7 @@ func (v Value) Code() (*Code, error) {
 		off := 0
 		switch {
 		case v.builtin("code"):
-			c, err := retry(func() (*Code, error) { return v.code() })
-			return settle(v, c, err)
+			return attempt(v, v.code)
 		case v.builtin("function"):
 			off = l.FuncCode
 		case v.builtin("method"):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -65,13 +66,16 @@ func (v Value) isDeque() bool {
 
 // dequeElements returns the elements of a deque; more than limit gives ErrLimit.
 func (v Value) dequeElements(limit int) ([]Value, error) {
-	elems, err := retry(func() ([]Value, error) {
+	return attempt(v, func() ([]Value, error) {
 		head, slots, refs, err := v.dequeRefs(limit)
 		if err != nil {
 			return nil, err
 		}
 		out, _, err := v.in.objects(refs, objSize)
 		if err != nil {
+			return nil, err
+		}
+		if err := v.in.settled(); err != nil {
 			return nil, err
 		}
 		head2, slots2, refs2, err := v.dequeRefs(limit)
@@ -87,7 +91,6 @@ func (v Value) dequeElements(limit int) ([]Value, error) {
 		}
 		return out, v.still()
 	})
-	return settle(v, elems, err)
 }
 
 // dequeRefs reads the references to the elements and where they are. The head is
@@ -127,24 +130,43 @@ func (v Value) odictOrder(items []Item) error {
 	if err != nil || t == 0 || !v.in.subclass(v.typ, t) {
 		return err
 	}
-	at := make(map[uint64]int, len(items))
-	node, err := v.in.u64(v.addr + odictFirst)
+	at, err := v.odictKeys(len(items))
 	if err != nil {
 		return err
 	}
-	for i := range items {
-		b := make([]byte, nodeSize)
-		if err := v.in.read(node, b); err != nil {
-			return err
-		}
-		at[u64at(b, nodeKey)] = i
-		node = u64at(b, nodeNext)
+	if err := v.in.settled(); err != nil {
+		return err
+	}
+	again, err := v.odictKeys(len(items))
+	if err != nil {
+		return err
 	}
 	for _, it := range items {
-		if _, ok := at[it.Key.addr]; !ok || node != 0 || len(at) != len(items) {
+		if _, ok := at[it.Key.addr]; !ok || !maps.Equal(at, again) {
 			return fmt.Errorf("order of the OrderedDict at %#x: %w", v.addr, ErrUnstable)
 		}
 	}
 	slices.SortFunc(items, func(a, b Item) int { return at[a.Key.addr] - at[b.Key.addr] })
 	return nil
+}
+
+// odictKeys returns the positions of an OrderedDict's keys, of which there must be n.
+func (v Value) odictKeys(n int) (map[uint64]int, error) {
+	at := make(map[uint64]int, n)
+	node, err := v.in.u64(v.addr + odictFirst)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, nodeSize)
+	for i := range n {
+		if err := v.in.read(node, b); err != nil {
+			return nil, err
+		}
+		at[u64at(b, nodeKey)] = i
+		node = u64at(b, nodeNext)
+	}
+	if node != 0 || len(at) != n {
+		return nil, fmt.Errorf("order of the OrderedDict at %#x: %w", v.addr, ErrUnstable)
+	}
+	return at, nil
 }

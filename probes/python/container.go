@@ -81,7 +81,7 @@ func (v Value) Index(i int) (Value, error) {
 		}
 		return elems[i], nil
 	}
-	e, err := retry(func() (Value, error) {
+	return attempt(v, func() (Value, error) {
 		items, n, err := v.sequence()
 		if err != nil {
 			return Value{}, err
@@ -93,12 +93,19 @@ func (v Value) Index(i int) (Value, error) {
 		if err != nil {
 			return Value{}, err
 		}
+		if v.typ.flags&flagTuple == 0 {
+			if err := v.in.settled(); err != nil {
+				return Value{}, err
+			}
+			if err := e.still(); err != nil {
+				return Value{}, err
+			}
+		}
 		if items2, n2, err := v.sequence(); err != nil || items2 != items || i >= n2 {
 			return Value{}, fmt.Errorf("sequence at %#x: %w", v.addr, ErrUnstable)
 		}
 		return e, nil
 	})
-	return settle(v, e, err)
 }
 
 // elements is how element i of a sequence is reached. A list that becomes shorter
@@ -123,7 +130,7 @@ func (v Value) List(limit int) ([]Value, error) {
 	if v.in == nil {
 		return nil, v.wrongType("list or tuple")
 	}
-	elems, err := retry(func() ([]Value, error) {
+	return attempt(v, func() ([]Value, error) {
 		items, n, err := v.sequence()
 		if err != nil {
 			return nil, err
@@ -146,6 +153,11 @@ func (v Value) List(limit int) ([]Value, error) {
 		for i := range out {
 			out[i].from = v.elements(items, i).add(items+8*uint64(i), addrs[i])
 		}
+		if v.typ.flags&flagTuple == 0 { // a tuple does not change
+			if err := v.in.settled(); err != nil {
+				return nil, err
+			}
+		}
 		items2, n2, err := v.sequence()
 		if err != nil {
 			return nil, err
@@ -159,7 +171,6 @@ func (v Value) List(limit int) ([]Value, error) {
 		}
 		return out, v.still()
 	})
-	return settle(v, elems, err)
 }
 
 // words reads n words.
@@ -174,7 +185,7 @@ func (in *Interp) words(addr uint64, n int) ([]byte, error) {
 // set returns the elements of a set in the order of its table.
 func (v Value) set(limit int) ([]Value, error) {
 	l := &v.in.layout
-	elems, err := retry(func() ([]Value, error) {
+	return attempt(v, func() ([]Value, error) {
 		head, err := v.object(l.SetTable + 8)
 		if err != nil {
 			return nil, err
@@ -209,6 +220,9 @@ func (v Value) set(limit int) ([]Value, error) {
 			slot := table + 16*uint64(i)
 			out[at].from = v.from.add(v.addr+uint64(l.SetTable), table).add(slot, addrs[at]).add(slot+8, u64at(entries, 16*i+8))
 		}
+		if err := v.in.settled(); err != nil {
+			return nil, err
+		}
 		again, err := v.in.words(table, 2*n)
 		if err != nil {
 			return nil, err
@@ -222,5 +236,4 @@ func (v Value) set(limit int) ([]Value, error) {
 		}
 		return out, v.still()
 	})
-	return settle(v, elems, err)
 }

@@ -25,7 +25,7 @@ type Entry struct{ Key, Value any }
 func (v Value) Plain(limit int) (any, error) {
 	var last any
 	seen := false
-	p, err := retry(func() (any, error) {
+	p, err := attempt(v, func() (any, error) {
 		n := limit
 		p, err := v.plain(&n, 32)
 		if err != nil {
@@ -100,13 +100,7 @@ func (v Value) plain(left *int, depth int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		out := make([]any, len(elems))
-		for i, e := range elems {
-			if out[i], err = e.plain(left, depth-1); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
+		return v.in.plainAll(elems, left, depth-1)
 	case Dict:
 		items, err := v.Items(*left)
 		if err != nil {
@@ -115,15 +109,28 @@ func (v Value) plain(left *int, depth int) (any, error) {
 		if slices.ContainsFunc(items, func(it Item) bool { return it.Key.Kind() != Str }) {
 			return v.entries(items, left, depth)
 		}
+		keys, vals := make([]Value, len(items)), make([]Value, len(items))
+		for i, it := range items {
+			keys[i], vals[i] = it.Key, it.Value
+		}
+		free := len(keys) // keys do not count
+		k, err := v.in.plainAll(keys, &free, depth-1)
+		if err != nil {
+			return nil, err
+		}
+		x, err := v.in.plainAll(vals, left, depth-1)
+		if err != nil {
+			return nil, err
+		}
 		out := make(map[string]any, len(items))
-		for _, it := range items {
-			key, err := it.Key.Str()
-			if err != nil {
-				return nil, err
+		for i := range k {
+			name, ok := k[i].(string)
+			if !ok { // a member of an Enum of str
+				if name, err = keys[i].Str(); err != nil {
+					return nil, err
+				}
 			}
-			if out[key], err = it.Value.plain(left, depth-1); err != nil {
-				return nil, err
-			}
+			out[name] = x[i]
 		}
 		return out, nil
 	}
@@ -137,13 +144,35 @@ func (v Value) plain(left *int, depth int) (any, error) {
 
 // entries converts a dict whose keys are not all str.
 func (v Value) entries(items []Item, left *int, depth int) (any, error) {
+	both := make([]Value, 0, 2*len(items))
+	for _, it := range items {
+		both = append(both, it.Key, it.Value)
+	}
+	p, err := v.in.plainAll(both, left, depth-1)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]Entry, len(items))
-	for i, it := range items {
-		var err error
-		if out[i].Key, err = it.Key.plain(left, depth-1); err != nil {
-			return nil, err
+	for i := range out {
+		out[i] = Entry{p[2*i], p[2*i+1]}
+	}
+	return out, nil
+}
+
+// plainAll converts many objects.
+func (in *Interp) plainAll(vals []Value, left *int, depth int) ([]any, error) {
+	out, done, err := in.bulk(vals)
+	if err != nil {
+		return nil, err
+	}
+	for i, v := range vals {
+		if done[i] {
+			if *left--; *left < 0 || depth == 0 {
+				return nil, fmt.Errorf("converting a nested object: %w", ErrLimit)
+			}
+			continue
 		}
-		if out[i].Value, err = it.Value.plain(left, depth-1); err != nil {
+		if out[i], err = v.plain(left, depth); err != nil {
 			return nil, err
 		}
 	}

@@ -262,14 +262,14 @@ func (v Value) Key(name string) (Value, error) {
 	if err := v.need(flagDict, "dict"); err != nil {
 		return Value{}, err
 	}
-	e, err := retry(func() (Value, error) {
+	e, err := attempt(v, func() (Value, error) {
 		s, from, err := v.dictStorage()
 		if err != nil {
 			return Value{}, err
 		}
 		return v.in.lookup(s, from, name)
 	})
-	if e, err = settle(v, e, err); err != nil {
+	if err != nil {
 		return Value{}, fmt.Errorf("key %q: %w", name, err)
 	}
 	return e, nil
@@ -294,7 +294,7 @@ func (v Value) IntKey(key int64) (Value, error) {
 	if err := v.need(flagDict, "dict"); err != nil {
 		return Value{}, err
 	}
-	e, err := retry(func() (Value, error) {
+	e, err := attempt(v, func() (Value, error) {
 		items, err := v.Items(maxItems)
 		if err != nil {
 			return Value{}, err
@@ -313,7 +313,7 @@ func (v Value) IntKey(key int64) (Value, error) {
 		}
 		return Value{}, ErrNotFound
 	})
-	if e, err = settle(v, e, err); err != nil {
+	if err != nil {
 		return Value{}, fmt.Errorf("key %d: %w", key, err)
 	}
 	return e, nil
@@ -325,7 +325,7 @@ func (v Value) Items(limit int) ([]Item, error) {
 		return nil, err
 	}
 	l := &v.in.layout
-	items, err := retry(func() ([]Item, error) {
+	return attempt(v, func() ([]Item, error) {
 		s, from, err := v.dictStorage()
 		if err != nil {
 			return nil, err
@@ -346,7 +346,6 @@ func (v Value) Items(limit int) ([]Item, error) {
 		}
 		return items, v.in.still(from)
 	})
-	return settle(v, items, err)
 }
 
 // items reads all entries of a storage twice and returns them if they are equal.
@@ -432,6 +431,9 @@ func (in *Interp) items(s storage, from *chain, limit int) ([]Item, error) {
 		k.from = up
 		v.from = up.add(s.slot(t, i), v.addr)
 		out[at] = Item{k, v}
+	}
+	if err := in.settled(); err != nil {
+		return nil, err
 	}
 	t2, entries2, values2, err := look()
 	if err != nil {

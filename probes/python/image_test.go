@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"inferspan/probes/procfs"
 )
@@ -114,7 +115,11 @@ func readImage(tb testing.TB, path string) *memImage {
 }
 
 func (m *memImage) open() (*Interp, error) {
-	return attach(m, image{runtime: m.runtime, version: m.version, name: m.name})
+	in, err := attach(m, image{runtime: m.runtime, version: m.version, name: m.name})
+	if in != nil {
+		in.pause = func(time.Duration) {}
+	}
+	return in, err
 }
 
 // recorder is a Memory that keeps what it reads.
@@ -402,6 +407,9 @@ func walkAll(t *testing.T, in *Interp) {
 			if _, err := f.Local("local_text"); err == nil && f.Name == "" {
 				t.Fatal("a local of a frame without name")
 			}
+			if c, err := f.Code(); (c == nil) == (err == nil) {
+				t.Fatalf("code %v, %v", c, err)
+			}
 		}
 	}
 	main, err := in.Module("__main__")
@@ -428,20 +436,69 @@ func walkAll(t *testing.T, in *Interp) {
 			_, _ = v.EnumMembers(20)
 			_, _ = v.Vars(50)
 		case Other:
-			if sub, err := v.Vars(100); err == nil {
-				for _, s := range sub {
-					_, _ = s.Value.Plain(20)
+			walkOther(t, v)
+		case List, Tuple, Deque:
+			if n, err := v.Len(); err == nil && n > 0 {
+				if e, err := v.Index(n - 1); err == nil && e.Addr() == 0 {
+					t.Fatal("an element without address")
 				}
 			}
-			_, _ = v.Attr("class_attr")
-			_, _ = v.Attr("a")
-		case List, Tuple:
-			if n, err := v.Len(); err == nil && n > 0 {
-				_, _ = v.Index(n - 1)
+			if l, err := v.List(50); err != nil && l != nil || len(l) > 50 {
+				t.Fatalf("%d elements, %v", len(l), err)
 			}
 		case Dict:
 			_, _ = v.Key("a")
+			_, _ = v.IntKey(1)
+			if items, err := v.Items(50); err != nil && items != nil || len(items) > 50 {
+				t.Fatalf("%d entries, %v", len(items), err)
+			}
 		}
+		walkCode(t, v)
 		_ = fmt.Sprint(v.TypeName(), v.IsNone())
+	}
+}
+
+func walkOther(t *testing.T, v Value) {
+	if sub, err := v.Attrs(100); err == nil {
+		for _, s := range sub {
+			_, _ = s.Value.Plain(20)
+		}
+	}
+	_, _ = v.Attr("class_attr")
+	_, _ = v.Attr("a")
+	if _, val, err := v.Enum(); (err == nil) != (val.Addr() != 0) {
+		t.Fatalf("value %#x of a member of an Enum, %v", val.Addr(), err)
+	}
+	if fn, self, err := v.Method(); (err == nil) != (fn.Addr() != 0 && self.Addr() != 0) {
+		t.Fatalf("method of %#x and %#x, %v", fn.Addr(), self.Addr(), err)
+	}
+}
+
+// walkCode looks for code behind the object.
+func walkCode(t *testing.T, v Value) {
+	c, err := v.Callable()
+	if (err == nil) != (c.Addr != 0) {
+		t.Fatalf("C function %+v, %v", c, err)
+	}
+	if err == nil {
+		if _, _, err := c.File(nil); err == nil {
+			t.Fatal("a file without mappings")
+		}
+	}
+	w, err := v.Unwrap()
+	if err != nil {
+		return
+	}
+	code, err := w.Code()
+	if (err == nil) != (code != nil) {
+		t.Fatalf("code %v, %v", code, err)
+	}
+	if err == nil {
+		for _, l := range code.Locals {
+			if i := code.Local(l.Name); i < 0 || code.Locals[i].Name != l.Name {
+				t.Fatalf("local %q at %d", l.Name, i)
+			}
+		}
+		_ = code.Check()
 	}
 }

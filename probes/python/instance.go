@@ -18,7 +18,7 @@ func (v Value) Attrs(limit int) ([]Item, error) {
 	if v.isType() {
 		return v.Vars(limit)
 	}
-	items, err := retry(func() ([]Item, error) {
+	return attempt(v, func() ([]Item, error) {
 		items, err := v.slots(limit)
 		if err != nil {
 			return nil, err
@@ -32,7 +32,6 @@ func (v Value) Attrs(limit int) ([]Item, error) {
 		}
 		return v.declared(items)
 	})
-	return settle(v, items, err)
 }
 
 // slots returns what the member descriptors of the classes lead to, base classes

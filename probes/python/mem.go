@@ -67,11 +67,31 @@ func retry[T any](f func() (T, error)) (T, error) {
 	var err error
 	for range tries {
 		v, err = f()
-		if err == nil || !changed(err) {
+		if err == nil || !changed(err) || errors.Is(err, errStuck) {
 			return v, err
 		}
 	}
 	return v, err
+}
+
+// attempt is retry for reading v. It stops when v is no longer where it was found,
+// which no further try changes, and says so instead of what was read from there.
+func attempt[T any](v Value, f func() (T, error)) (T, error) {
+	var t T
+	var err error
+	for range tries {
+		t, err = f()
+		if err == nil || v.in == nil || errors.Is(err, ErrGone) || errors.Is(err, errStuck) {
+			return t, err
+		}
+		if serr := v.still(); serr != nil {
+			return t, serr
+		}
+		if !changed(err) {
+			return t, err
+		}
+	}
+	return t, err
 }
 
 func changed(err error) bool {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"inferspan/probes/procfs"
 )
@@ -44,6 +45,10 @@ type Interp struct {
 	bytesType, listType, tupleType, dictType        uint64
 	setType, frozensetType                          uint64
 	none, true_, false_                             uint64
+	types                                           map[uint64]typeInfo // of the built-in types, which stay as they are
+
+	gil   uint64              // the global lock
+	pause func(time.Duration) // time.Sleep; tests on images do not wait
 
 	collections [2]atomic.Uint64 // found when first needed
 }

@@ -92,12 +92,18 @@ type layout struct {
 	InterpNext         int
 	InterpModules      int
 	InterpThreads      int
+	RuntimeGIL         int // 3.10, 3.11: the global lock
+	InterpGIL          int // 3.12+: pointer to it
+	GILHolder          int // thread state that has or had it last
+	GILLocked          int
+	GILSwitches        int
 	ThreadNativeID     int
 	ThreadNext         int
 	ThreadCFrame       int // 3.11, 3.12: the frame hangs off another struct
 	ThreadFrame        int // in the thread state, or in that struct
 	FrameOwner         int // 3.11+
 	FrameTags          int // 1 if references in frames have tag bits (3.14+)
+	FrameInstr         int // changes with every instruction that is executed
 	FrameCode          int
 	FramePrevious      int
 	FrameLocals        int

@@ -12,25 +12,29 @@ import (
 // when two looks show the same. Memory that was freed and used again may be half
 // old and half new at one look, but hardly the same way at the next.
 func (v Value) whole(head int, f func(b []byte) (int, error)) ([]byte, error) {
+	// The first look learns the size, the others read that much at once.
+	size := head
 	look := func() ([]byte, error) {
-		h, err := v.object(head)
+		b, err := v.object(size)
 		if err != nil {
 			return nil, err
 		}
-		n, err := f(h)
+		n, err := f(b)
 		if err != nil {
 			return nil, err
 		}
-		b, err := v.object(max(n, head))
-		if err != nil {
-			return nil, err
+		if n > size {
+			size = n
+			if b, err = v.object(size); err != nil {
+				return nil, err
+			}
+			if n2, err := f(b); err != nil || n2 != n {
+				return nil, fmt.Errorf("object at %#x: %w", v.addr, ErrUnstable)
+			}
 		}
-		if n2, err := f(b); err != nil || n2 != n {
-			return nil, fmt.Errorf("object at %#x: %w", v.addr, ErrUnstable)
-		}
-		return b, v.still()
+		return b[:max(n, head)], v.still()
 	}
-	b, err := retry(func() ([]byte, error) {
+	return attempt(v, func() ([]byte, error) {
 		b, err := look()
 		if err != nil {
 			return nil, err
@@ -44,7 +48,6 @@ func (v Value) whole(head int, f func(b []byte) (int, error)) ([]byte, error) {
 		}
 		return again, nil
 	})
-	return settle(v, b, err)
 }
 
 // equal compares two looks at an object, leaving out what changes while the value
@@ -79,34 +82,51 @@ func (v Value) Int() (int64, error) {
 	if err := v.need(flagLong, "int"); err != nil {
 		return 0, err
 	}
+	b, err := v.whole(v.in.layout.LongDigits, v.intSize)
+	if err != nil {
+		return 0, err
+	}
+	return v.intValue(b)
+}
+
+// intHead reads the number of digits and the sign of an int.
+func (v Value) intHead(b []byte) (n int, neg bool, err error) {
 	l := &v.in.layout
-	var neg bool
-	var n uint64
-	b, err := v.whole(l.LongDigits, func(b []byte) (int, error) {
-		if l.LongTag >= 0 {
-			tag := u64at(b, l.LongTag)
-			if tag&3 == 3 {
-				return 0, corrupt(v.addr, "sign of an int")
-			}
-			neg, n = tag&3 == 2, tag>>3
-		} else {
-			s := int64(u64at(b, l.VarSize))
-			if neg = s < 0; neg {
-				s = -s
-			}
-			n = uint64(s)
+	digits := uint64(0)
+	if l.LongTag >= 0 {
+		tag := u64at(b, l.LongTag)
+		if tag&3 == 3 {
+			return 0, false, corrupt(v.addr, "sign of an int")
 		}
-		if n > 3 { // 3 digits of 30 bits hold 64 bits
-			return 0, fmt.Errorf("int of %d digits: %w", n, ErrLimit)
+		neg, digits = tag&3 == 2, tag>>3
+	} else {
+		s := int64(u64at(b, l.VarSize))
+		if neg = s < 0; neg {
+			s = -s
 		}
-		return l.LongDigits + 4*int(n), nil
-	})
+		digits = uint64(s)
+	}
+	if digits > 3 { // 3 digits of 30 bits hold 64 bits
+		return 0, false, fmt.Errorf("int of %d digits: %w", digits, ErrLimit)
+	}
+	return int(digits), neg, nil
+}
+
+// intSize returns the size of an int of which the head is known.
+func (v Value) intSize(b []byte) (int, error) {
+	n, _, err := v.intHead(b)
+	return v.in.layout.LongDigits + 4*n, err
+}
+
+// intValue returns the value of an int that is all there.
+func (v Value) intValue(b []byte) (int64, error) {
+	n, neg, err := v.intHead(b)
 	if err != nil {
 		return 0, err
 	}
 	var u uint64
-	for i := range int(n) {
-		d := le.Uint32(b[l.LongDigits+4*i:])
+	for i := range n {
+		d := le.Uint32(b[v.in.layout.LongDigits+4*i:])
 		if d >= 1<<30 {
 			return 0, corrupt(v.addr, "digit of an int")
 		}
@@ -214,7 +234,7 @@ func (v Value) Str() (string, error) {
 		return "", err
 	}
 	l := &v.in.layout
-	text, err := retry(func() (string, error) {
+	return attempt(v, func() (string, error) {
 		var h strHead
 		b, err := v.whole(l.StrASCIISize, func(b []byte) (int, error) {
 			var err error
@@ -249,7 +269,6 @@ func (v Value) Str() (string, error) {
 		}
 		return decode(data, h, v.addr)
 	})
-	return settle(v, text, err)
 }
 
 func decode(data []byte, h strHead, addr uint64) (string, error) {

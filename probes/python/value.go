@@ -35,6 +35,9 @@ func (c *chain) add(addr, want uint64) *chain { return &chain{c, addr, want, fal
 
 func (c *chain) addLeast(addr, want uint64) *chain { return &chain{c, addr, want, true} }
 
+// holds reports whether a word is as it was.
+func (c *chain) holds(word uint64) bool { return word == c.want || c.least && word > c.want }
+
 // typeInfo is what is needed of a PyTypeObject.
 type typeInfo struct {
 	addr       uint64
@@ -125,7 +128,7 @@ func (in *Interp) objects(addrs []uint64, size int) ([]Value, []byte, error) {
 // follow makes a Value of the object that the pointer at slot refers to. An empty
 // slot gives ErrNotFound. up is how the slot was reached.
 func (in *Interp) follow(slot uint64, up *chain) (Value, error) {
-	return retry(func() (Value, error) {
+	return attempt(Value{in: in, from: up}, func() (Value, error) {
 		addr, err := in.u64(slot)
 		if err != nil {
 			return Value{}, err
@@ -157,7 +160,7 @@ func (in *Interp) followFrame(slot uint64, up *chain) (Value, error) {
 	if in.layout.FrameTags == 0 {
 		return in.follow(slot, up)
 	}
-	return retry(func() (Value, error) {
+	return attempt(Value{in: in, from: up}, func() (Value, error) {
 		word, err := in.u64(slot)
 		if err != nil {
 			return Value{}, err
@@ -195,7 +198,7 @@ func (in *Interp) still(c *chain) error {
 		return err
 	}
 	for i := range n {
-		if w, c := u64at(buf, 8*i), links[i]; w != c.want && (!c.least || w < c.want) {
+		if !links[i].holds(u64at(buf, 8*i)) {
 			return fmt.Errorf("reference at %#x: %w", addrs[i], ErrUnstable)
 		}
 	}
@@ -219,6 +222,9 @@ func settle[T any](v Value, t T, err error) (T, error) {
 
 func (in *Interp) typeInfo(addr uint64) (typeInfo, error) {
 	l := &in.layout
+	if t, ok := in.types[addr]; ok {
+		return t, nil
+	}
 	if addr == 0 || addr%8 != 0 {
 		return typeInfo{}, corrupt(addr, "bad address of a type")
 	}
@@ -241,12 +247,14 @@ func (in *Interp) typeInfo(addr uint64) (typeInfo, error) {
 		subclasses: u64at(buf, l.TypeSubclasses),
 	}
 	// The type of a type is a subclass of type. (type is its own type.)
-	meta, err := in.u64(t.meta + uint64(l.TypeFlags))
-	if err != nil {
-		return typeInfo{}, err
-	}
-	if meta&flagType == 0 {
-		return typeInfo{}, corrupt(addr, "not a type")
+	if t.meta != in.typeType || in.types == nil {
+		meta, err := in.u64(t.meta + uint64(l.TypeFlags))
+		if err != nil {
+			return typeInfo{}, err
+		}
+		if meta&flagType == 0 {
+			return typeInfo{}, corrupt(addr, "not a type")
+		}
 	}
 	if t.basicSize < 16 || t.basicSize > 1<<24 || t.itemSize < 0 || t.itemSize > 1<<20 {
 		return typeInfo{}, corrupt(addr, "sizes of a type")

@@ -65,6 +65,7 @@ static void debug(void)
 	D("InterpNext", interpreter_state.next);
 	D("InterpModules", interpreter_state.imports_modules);
 	D("InterpThreads", interpreter_state.threads_head);
+	D("InterpGIL", interpreter_state.ceval_gil);
 	D("ThreadNext", thread_state.next);
 	D("ThreadFrame", thread_state.current_frame);
 	D("ThreadNativeID", thread_state.native_thread_id);
@@ -72,6 +73,7 @@ static void debug(void)
 	D("FrameCode", interpreter_frame.executable);
 	D("FrameLocals", interpreter_frame.localsplus);
 	D("FrameOwner", interpreter_frame.owner);
+	D("FrameInstr", interpreter_frame.instr_ptr);
 	D("CodeFilename", code_object.filename);
 	D("CodeName", code_object.name);
 	D("CodeQualname", code_object.qualname);
@@ -132,6 +134,23 @@ int main(int argc, char **argv)
 	NONE(ThreadNativeID);
 #endif
 	O(ThreadNext, PyThreadState, next);
+#if PY_VERSION_HEX >= 0x030c0000
+	NONE(RuntimeGIL);
+	O(InterpGIL, PyInterpreterState, ceval.gil);
+#else
+	O(RuntimeGIL, _PyRuntimeState, ceval.gil);
+	NONE(InterpGIL);
+#endif
+	O(GILHolder, struct _gil_runtime_state, last_holder);
+	O(GILLocked, struct _gil_runtime_state, locked);
+	O(GILSwitches, struct _gil_runtime_state, switch_number);
+#if PY_VERSION_HEX >= 0x030d0000
+	O(FrameInstr, _PyInterpreterFrame, instr_ptr);
+#elif PY_VERSION_HEX >= 0x030b0000
+	O(FrameInstr, _PyInterpreterFrame, prev_instr);
+#else
+	O(FrameInstr, PyFrameObject, f_lasti);
+#endif
 #if PY_VERSION_HEX >= 0x030d0000
 	NONE(ThreadCFrame);
 	O(ThreadFrame, PyThreadState, current_frame);
