@@ -30,6 +30,7 @@ type engine struct {
 	usage     []usageCounter
 
 	logStats    signal.Opt[bool] // the engine sends events and statistics
+	bare        int              // messages with outputs and without statistics, while none had any
 	details     []detail
 	tokenizings []tokenizing // calls of the tokenizer, in order
 	untokenized []*request   // those that have not looked for theirs, in order

@@ -289,6 +289,9 @@ func (c *Correlator) tryEmit(x *exchange) {
 	for i := 0; i < len(x.reqs); i++ {
 		r := x.reqs[i]
 		if r.done && !r.waiting {
+			if c.awaitsText(r) {
+				return
+			}
 			continue
 		}
 		seen := max(x.endAt, r.added, r.lastSend)

@@ -43,7 +43,7 @@ type timeIn struct {
 }
 
 func (c *Correlator) tokenized(s *signal.Tokenized) {
-	if s.Duration < 0 {
+	if !sensible(s.Duration) {
 		return
 	}
 	e := c.engine(s.Engine)
@@ -56,6 +56,9 @@ func (c *Correlator) tokenized(s *signal.Tokenized) {
 		at: s.At, pid: s.PID, id: s.ID, duration: s.Duration, inputs: max(s.Inputs, 1), tokens: s.Tokens, left: s.Tokens.V,
 	})
 }
+
+// sensible: a time in ns that can be, less than an hour.
+func sensible(ns int64) bool { return ns >= 0 && ns < 3600e9 }
 
 // claimTokenizings lets requests look for the calls that tokenized their prompts:
 // those that came before a time, or, if r is not nil, up to r.
@@ -198,7 +201,7 @@ func (c *Correlator) tokenizeMissed(r *request) bool {
 // detokenized takes in the time of the detokenizer: of a request, or what a token
 // costs in a front end.
 func (c *Correlator) detokenized(s *signal.Detokenized) {
-	if s.Duration < 0 || s.Tokens < 0 {
+	if !sensible(s.Duration) || s.Tokens < 0 {
 		return
 	}
 	e := c.engine(s.Engine)
@@ -223,6 +226,13 @@ func (c *Correlator) detokenized(s *signal.Detokenized) {
 	if !s.Exact {
 		d.method = s.Method
 	}
+}
+
+// awaitsText: the front end is still at r's last tokens, and the time that it
+// takes is being measured.
+func (c *Correlator) awaitsText(r *request) bool {
+	n := r.detokenize.tokens
+	return n > 0 && n < r.tokens && c.now-r.doneAt < reorderWait
 }
 
 // detokenizing sums up what was seen of a request.

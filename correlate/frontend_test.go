@@ -129,7 +129,7 @@ func TestDetokenize(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newScript().chat(100, 7, "chatcmpl-a")
 			end := s.sig[len(s.sig)-1]
-			s.sig = append(append(s.sig[:len(s.sig)-1], c.put...), end)
+			s.sig = append(append(s.sig[:len(s.sig)-1], c.put...), end, &signal.Clock{At: at(9000), Wall: wallT(9000)})
 			trees, _ := run(t, NewOptions(), s.sig)
 			wantAttrs(t, one(t, trees, "llm_request"), map[string]any{"gen_ai.latency.time_in_detokenize": c.want, "inferspan.derived.methods": c.method})
 		})

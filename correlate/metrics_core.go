@@ -33,7 +33,7 @@ func (c *Correlator) corePoints(f families, e *engine, co *core) {
 		}
 	}
 	// By steps: what an engine without messages would have said.
-	silent := t.ever && !e.seen.Outputs
+	silent := e.mute()
 	switch {
 	case e.seen.Outputs:
 		put(semconv.MetricIDVLLMVLLMIterCount, float64(m.iterations), "")
@@ -62,7 +62,7 @@ func (c *Correlator) corePoints(f families, e *engine, co *core) {
 		put(semconv.MetricIDVLLMGenAIVLLMRequestQueueTimeSeconds, float64(m.queue)/1e9, "")
 		put(semconv.MetricIDVLLMGenAIVLLMRequestPrefillTimeSeconds, float64(m.prefill)/1e9, "")
 		put(semconv.MetricIDVLLMGenAIVLLMRequestInferenceTimeSeconds, float64(m.inference)/1e9, "")
-	case t.ever && !e.events():
+	case t.ever && (e.silent() || silent):
 		if t.preemptionsKnown {
 			put(semconv.MetricIDVLLMGenAIVLLMNumPreemptions, float64(t.preemptions), sourceSteps)
 		}

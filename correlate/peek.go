@@ -40,7 +40,8 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 		return
 	}
 	seen, ok := r.seenAt(s.At)
-	if s.Output.OK && ok && s.Output.V >= seen.tokens {
+	const most = 1 << 32 // tokens of a request
+	if s.Output.OK && ok && s.Output.V >= seen.tokens && s.Output.V < most {
 		r.before = signal.Some(s.Output.V - seen.tokens)
 	}
 	if s.Preemptions.OK && ok {
@@ -50,7 +51,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 				pending++
 			}
 		}
-		if n := s.Preemptions.V - pending - seen.preempted; n >= 0 {
+		if n := s.Preemptions.V - pending - seen.preempted; n >= 0 && n < most {
 			r.preBefore = signal.Some(n)
 		}
 	}

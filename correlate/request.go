@@ -155,8 +155,6 @@ func (c *Correlator) requestAdded(s *signal.RequestAdded) {
 	}
 	if r == nil {
 		r = c.newRequest(co, s.ID, s.At)
-	} else {
-		e.unindex(r)
 	}
 	r.added, r.arrivalSeen = s.At, s.Known
 	c.describe(r, s)
@@ -168,6 +166,7 @@ func (c *Correlator) requestAdded(s *signal.RequestAdded) {
 // describe notes what a request asks for, and looks for its exchange.
 func (c *Correlator) describe(r *request, s *signal.RequestAdded) {
 	e := r.core.eng
+	e.unindex(r)
 	r.external, r.resp, r.child, r.client = s.ExternalID, s.ResponseID, s.Child, s.Client
 	r.pooling, r.prompt, r.param, r.traceParent = s.Pooling, s.PromptTokens, s.Param, s.TraceParent
 	r.arrival = s.Arrival
@@ -178,7 +177,9 @@ func (c *Correlator) describe(r *request, s *signal.RequestAdded) {
 	}
 	if r.resp != "" {
 		e.byResp[r.resp] = append(e.byResp[r.resp], r)
-		c.claimByID(r)
+		if r.ex == nil {
+			c.claimByID(r)
+		}
 	}
 }
 
@@ -209,6 +210,8 @@ func (c *Correlator) stepOutput(s *signal.StepOutput) {
 	co.m.step(s)
 	if s.Stats != nil {
 		e.seen.Stats = true
+	} else if len(s.Outputs) > 0 && !e.seen.Stats {
+		e.bare++
 	}
 	stamp := s.Stamp
 	if !plausible(stamp, c.now) {
@@ -415,7 +418,7 @@ func (c *Correlator) requestDone(r *request) {
 			return
 		}
 	}
-	if c.mayBeClaimed(r) {
+	if c.mayBeClaimed(r) || c.awaitsText(r) {
 		c.held = append(c.held, r)
 		return
 	}
@@ -432,7 +435,7 @@ func (c *Correlator) releaseHeld() {
 	for _, r := range held {
 		switch {
 		case !r.live || r.ex != nil:
-		case c.mayBeClaimed(r):
+		case c.mayBeClaimed(r) || c.awaitsText(r):
 			c.held = append(c.held, r)
 		default:
 			c.emitAlone(r)

@@ -21,7 +21,26 @@ const (
 )
 
 // events: the engine sends its events, as far as is known.
-func (e *engine) events() bool { return e.seen.Events || e.logStats.OK && e.logStats.V }
+func (e *engine) events() bool { return e.seen.Events || e.seen.Stats || e.logStats.OK && e.logStats.V }
+
+// enough is how many messages without statistics, or steps without messages, must
+// have been seen before metrics are worked out from steps: those of an engine that
+// turns out to send them would jump.
+const enough = 8
+
+// silent: the engine sends neither events nor statistics.
+func (e *engine) silent() bool {
+	return !e.events() && (e.logStats.OK || e.bare >= enough)
+}
+
+// mute: the engine sends nothing, but works.
+func (e *engine) mute() bool {
+	n := uint64(0)
+	for _, co := range e.cores {
+		n += co.steps.iterations
+	}
+	return !e.seen.Outputs && n >= enough
+}
 
 // scheduled returns when r was queued and first scheduled; derived says that it
 // is by the steps.

@@ -169,18 +169,21 @@ func (c *Correlator) view(r *request) view {
 	}
 	c.frontEndTimes(&v)
 	if v.stopGuess {
-		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, spanEnd)
+		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, semconv.AttrGenAILatencyTimeInDetokenize, spanEnd)
 	}
 	if r.end == endDetached || r.end == endLost || r.end == endEvicted {
 		// So far: more may have come.
-		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, semconv.AttrGenAIRequestPreemptionCount)
+		v.derived.add(semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference, semconv.AttrGenAILatencyTimeInDetokenize, semconv.AttrGenAIRequestPreemptionCount)
 	}
 	if r.losses != c.losses {
 		// What an output that was lost would have changed.
 		if v.tokens.OK {
 			v.derived.add(semconv.AttrGenAIUsageCompletionTokens)
 		}
-		if r.preempted > 0 {
+		if v.detokenize.OK {
+			v.derived.add(semconv.AttrGenAILatencyTimeInDetokenize)
+		}
+		if n, _ := r.preemptionCount(); n.V > 0 {
 			v.derived.add(semconv.AttrGenAIRequestPreemptionCount)
 		}
 		if r.queued == 0 && v.ttft.OK {

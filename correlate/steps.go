@@ -245,7 +245,7 @@ func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, schedule, up
 		n.moreChunks = true
 		return
 	}
-	n.chunks = append(n.chunks, chunk{s.Number, schedule, update, q.Tokens, q.Computed})
+	n.chunks = append(n.chunks, chunk{s.Number, schedule, update, max(q.Tokens, 0), notNegative(q.Computed)})
 }
 
 func (n *requestSteps) give(update signal.Mono) {
@@ -255,10 +255,13 @@ func (n *requestSteps) give(update signal.Mono) {
 	}
 }
 
-// complete: all steps of r were seen.
-func (r *request) stepsComplete() bool {
+// stepsComplete: all steps of r were seen.
+func (c *Correlator) stepsComplete(r *request) bool {
 	n := r.steps
-	if n == nil || !n.fromStart || n.moreChunks || n.holes != n.endHoles {
+	if n == nil || !n.fromStart || n.moreChunks || n.holes != n.endHoles || r.losses != c.losses {
+		return false
+	}
+	if r.end != endFinished && r.end != endAborted && r.end != endStepped {
 		return false
 	}
 	// A step that gave tokens and an output come together.
@@ -289,7 +292,7 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, update signa
 	for i := range s.Requests {
 		q := &s.Requests[i]
 		_, kind := kindOf(q.Phase)
-		x := trace.StepRequest{Tokens: q.Tokens, Computed: known(q.Computed), Kind: kind}
+		x := trace.StepRequest{Tokens: max(q.Tokens, 0), Computed: known(q.Computed), Kind: kind}
 		if r := co.find(string(q.ID)); r != nil {
 			x.ID, x.RequestID = r.id, r.external
 		} else {
@@ -323,7 +326,7 @@ func (n *requestSteps) prefillTokens() []int64 {
 // stepRefs adds the references to r's steps.
 func (c *Correlator) stepRefs(v *view, a *attrs) {
 	r := v.r
-	if c.opt.Steps < StepsRefs || !r.stepsComplete() {
+	if c.opt.Steps < StepsRefs || !c.stepsComplete(r) {
 		return
 	}
 	n := r.steps

@@ -242,6 +242,7 @@ func TestSilentEngine(t *testing.T) {
 	s := chunked().silently()
 	i := slices.IndexFunc(s.sig, func(x signal.Signal) bool { st, ok := x.(*signal.Step); return ok && st.Number.V == 15 })
 	s.sig[i].(*signal.Step).Preempted = [][]byte{[]byte("chatcmpl-a-x")}
+	s.put(&signal.EngineConfig{At: at(1), Core: testCore, LogStats: signal.Some(false)})
 	s.put(&signal.EngineState{At: at(200), Core: testCore, Running: signal.Some[int64](3), Waiting: signal.Some[int64](2), KVUsage: signal.Some(0.25), Blocks: signal.Some[int64](200), FreeBlocks: signal.Some[int64](150)})
 	trees, _, m, _ := collect(t, o, s.sig)
 	q := one(t, trees, "llm_request")
@@ -309,6 +310,10 @@ func TestInProcessEngine(t *testing.T) {
 			s.sig = slices.Insert(s.sig, i, signal.Signal(&signal.RequestPeeked{At: at(109.2), State: signal.RequestRunning, Output: signal.Some[int64](0),
 				Request: signal.RequestAdded{Core: testCore, ID: "chatcmpl-a-x", ExternalID: "0", Arrival: wallT(101), PromptTokens: signal.Some[int64](40)}}))
 			end(s)
+			for i := range int64(enough) { // others, so that it is clear that there are no messages
+				at := 400 + 10*float64(i)
+				s.iterate(30+i, at, at+1, reqs(in("b", 1, 9, signal.StepRunning, signal.StepDecode)))
+			}
 			o := NewOptions()
 			o.Precision, o.Steps = 2, StepsSpans
 			trees, _, m, _ := collect(t, o, s.sig)
@@ -333,7 +338,7 @@ func TestInProcessEngine(t *testing.T) {
 				conforms(t, tr, o)
 			}
 			metricsConform(t, m)
-			for name, want := range map[string]float64{"vllm_iter_count": 4, "gen_ai_vllm_generation_tokens": 4, "gen_ai_vllm_prompt_tokens": 40} {
+			for name, want := range map[string]float64{"vllm_iter_count": 4 + enough, "gen_ai_vllm_generation_tokens": 4, "gen_ai_vllm_prompt_tokens": 40} {
 				if got := point(t, m, name); got != want {
 					t.Errorf("%s = %v, want %v", name, got, want)
 				}

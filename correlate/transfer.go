@@ -22,7 +22,7 @@ func (c *Correlator) kvTransfer(s *signal.KVTransfer) {
 	e := c.engine(s.Core.Engine)
 	e.seen.Transfers = true
 	r := e.core(s.Core).find(s.ID)
-	if r == nil || s.Start <= 0 || s.End < s.Start {
+	if r == nil || s.Start <= 0 || s.End < s.Start || (r.done && s.End > r.endAt) {
 		return
 	}
 	t := r.kv
@@ -32,7 +32,7 @@ func (c *Correlator) kvTransfer(s *signal.KVTransfer) {
 	}
 	t.start, t.end = min(t.start, s.Start), max(t.end, s.End)
 	t.ns += int64(s.End - s.Start)
-	if s.Tokens.OK {
+	if s.Tokens.OK && s.Tokens.V >= 0 {
 		t.tokens = s.Tokens
 	}
 	if s.Failed.OK {

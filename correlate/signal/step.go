@@ -47,7 +47,7 @@ type Step struct {
 // StepRequest is a request in a step.
 type StepRequest struct {
 	ID     []byte // RequestAdded.ID
-	Tokens int64  // computed for it in this step, drafts counted
+	Tokens int64  // computed for it in this step, drafts counted; -1 if not known
 	// Computed is how many tokens were computed for it before this step, those
 	// from the prefix cache counted.
 	Computed Opt[int64]
@@ -89,9 +89,11 @@ type StepDetail uint8
 
 // Details.
 const (
-	StepSeen        StepDetail = iota
-	StepNoEnd                  // scheduled, but the step's outputs were not seen being made: its requests are not known
-	StepNoBeginning            // outputs, but not how they were scheduled
+	StepSeen StepDetail = iota
+	// StepNoEnd: scheduled, but the step's outputs were not seen being made. Its
+	// requests are there if the next step showed them: those that gave no token.
+	StepNoEnd
+	StepNoBeginning // outputs, but not how they were scheduled
 )
 
 func (*Step) isSignal() {}
