@@ -15,6 +15,7 @@ import (
 	"inferspan/agent"
 	"inferspan/bpf/event"
 	"inferspan/export/term"
+	"inferspan/probes/host"
 	"inferspan/probes/target"
 	"inferspan/recording"
 )
@@ -58,7 +59,7 @@ Credentials in headers are never recorded.`,
 			}
 			defer func() { err = f.end(err) }()
 			w, err := recording.NewWriter(f, recording.Meta{
-				Tool: version, Started: time.Now().UTC(), Kernel: kernelRelease(), Arch: runtime.GOARCH,
+				Tool: version, Started: time.Now().UTC(), Kernel: host.Release(), Arch: runtime.GOARCH,
 				Redacted: redact, Content: content, Note: note,
 			})
 			if err != nil {
@@ -145,14 +146,6 @@ func runContext(ctx context.Context, d time.Duration) (context.Context, context.
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, d)
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }
 
 // progress is a consumer that shows a line about once a second while the run

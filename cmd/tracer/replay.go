@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -46,6 +47,12 @@ used; the exit code is then 5.`,
 			}
 			if !slices.Contains(replayTargets, to) {
 				return withCode(exitUsage, fmt.Errorf("--to %q: want one of %s", to, strings.Join(replayTargets, ", ")))
+			}
+			switch {
+			case to != "otlp" && o.endpoint != "":
+				return withCode(exitUsage, fmt.Errorf("--otlp-endpoint goes with --to otlp, not with --to %s", to))
+			case to == "otlp" && output != "":
+				return withCode(exitUsage, errors.New("--output does not go with --to otlp, which writes no file"))
 			}
 			f, err := os.Open(args[0])
 			if err != nil {
@@ -113,6 +120,9 @@ used; the exit code is then 5.`,
 			}
 			return nil
 		},
+	}
+	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return []string{"isr"}, cobra.ShellCompDirectiveFilterFileExt
 	}
 	f := c.Flags()
 	f.StringVar(&to, "to", "summary", "what to make of it: "+strings.Join(replayTargets, ", "))

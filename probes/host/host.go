@@ -113,7 +113,7 @@ func (c Checker) Check(ctx context.Context) Report {
 	if c.Root == "" {
 		c.Root = "/"
 	}
-	r := Report{Kernel: release(), Arch: runtime.GOARCH}
+	r := Report{Kernel: Release(), Arch: runtime.GOARCH}
 	mounts := c.mounts()
 	caps := c.capabilities()
 	steps := []func() []Item{

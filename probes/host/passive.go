@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -13,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func release() string {
+// Release returns the release of the running kernel, "" if it is not known.
+func Release() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return ""
 	}
-	return string(bytes.TrimRight(u.Release[:], "\x00"))
+	return unix.ByteSliceToString(u.Release[:])
 }
 
 // minKernel: the BPF programs are verified for 5.10 on, where process descriptors
