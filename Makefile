@@ -25,7 +25,7 @@ build: ## the program: bin/inferspan, static, BPF objects embedded
 test: test-unit test-collector test-e2e ## every test except the long benchmark (root; installs a real engine)
 
 .PHONY: test-unit
-test-unit: ## tests that need no engine
+test-unit: pythons ## tests that need no engine
 	$(GOTEST) -count=1 -timeout 15m ./...
 
 .PHONY: test-collector
@@ -40,6 +40,14 @@ test-e2e: build engine ## the real engine, traced (root)
 .PHONY: test-vm
 test-vm: ## the BPF programs on Debian kernels 5.10, 6.1 and 6.12, emulated (fetches kernels; some minutes)
 	tests/vm/run.sh
+
+.PHONY: pythons
+pythons: ## install the interpreters for tests into the cache folder
+	tests/pythons/install.sh
+
+.PHONY: chaos
+chaos: pythons ## read interpreters that change all the time, DURATION in all, by default 10m
+	INFERSPAN_CHAOS=$(or $(DURATION),10m) $(GOTEST) -v -count=1 -timeout 120m -run '^TestChaos$$' ./probes/python
 
 .PHONY: engine
 engine: ## install the real engine for tests into the cache folder

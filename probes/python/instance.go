@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Attrs returns the attributes that the instance itself has, wherever they are: in
@@ -194,4 +195,40 @@ func (v Value) EnumMembers(limit int) ([]Item, error) {
 		}
 	}
 	return items, nil
+}
+
+// ClassModule returns the name of the module of the class that v refers to, "" if the
+// class does not tell.
+func (v Value) ClassModule() (string, error) {
+	if err := v.need(flagType, "type"); err != nil {
+		return "", err
+	}
+	return attempt(v, func() (string, error) {
+		t, err := v.in.typeInfo(v.addr)
+		if err != nil {
+			return "", err
+		}
+		if t.flags&flagHeapType == 0 {
+			name, err := v.in.cString(t.name)
+			if err != nil {
+				return "", err
+			}
+			if i := strings.LastIndexByte(name, '.'); i >= 0 {
+				return name[:i], nil
+			}
+			return "builtins", nil
+		}
+		d, err := v.in.typeDict(t, v.from)
+		if err != nil {
+			return "", err
+		}
+		m, err := d.Key("__module__")
+		if errors.Is(err, ErrNotFound) || err == nil && m.Kind() != Str {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		return m.Str()
+	})
 }

@@ -110,9 +110,7 @@ func (d *describer) class(v python.Value) string {
 	}
 	mod, ok := d.modules[t.Addr()]
 	if !ok {
-		if m, err := t.Attr("__module__"); err == nil {
-			mod, _ = m.Str()
-		}
+		mod, _ = t.ClassModule()
 		d.modules[t.Addr()] = mod
 	}
 	if mod == "" || mod == "builtins" {
@@ -282,10 +280,8 @@ func (d *describer) typeOf(v python.Value) string {
 	if err != nil {
 		return ""
 	}
-	if m, err := v.Attr("__module__"); err == nil {
-		if s, err := m.Str(); err == nil && s != "builtins" {
-			name = s + "." + name
-		}
+	if s, err := v.ClassModule(); err == nil && s != "" && s != "builtins" {
+		name = s + "." + name
 	}
 	return "class " + name
 }

@@ -48,6 +48,8 @@ func summary(n *Node) string {
 		return "None"
 	case n.kind == python.Type || n.Type == "module" || n.Is != "" && n.Value == nil && n.kind == python.Other && n.Parts == nil && !isEnum(n):
 		return n.Is
+	case n.kind == python.Int && n.Value == nil:
+		return n.Class + ", " + n.Is
 	case n.Value != nil:
 		s := n.Class + " " + literal(n)
 		if n.Is != "" {
