@@ -71,7 +71,10 @@ func (s *scan) problems(e *Engine, g []*proc) {
 		e.problem("no engine core runs on this host (it is starting, or on another node): only entry spans")
 	}
 	for _, p := range cores {
-		if p.ZMQ == nil && !p.v0 {
+		if p.InProcess {
+			e.problem("the engine core is part of program %d and sends no messages: what its requests do is read from its memory", p.PID)
+		}
+		if p.ZMQ == nil && !p.v0 && !p.InProcess {
 			e.problem("engine core %d maps no libzmq (it is starting, or libzmq is linked in): its messages cannot be seen", p.PID)
 		}
 	}

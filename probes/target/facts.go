@@ -57,7 +57,8 @@ type Process struct {
 	PPID        int      `json:"ppid"`
 	Start       uint64   `json:"start"` // clock ticks after boot: tells a reused PID apart
 	Role        Role     `json:"role"`
-	Index       int      `json:"index"` // API server or core index, worker rank; 0 if single
+	InProcess   bool     `json:"in_process,omitempty"` // the core is part of a program that uses the engine as a library
+	Index       int      `json:"index"`                // API server or core index, worker rank; 0 if single
 	Comm        string   `json:"comm"`
 	Cmdline     []string `json:"cmdline,omitempty"` // secrets blanked
 	Python      Python   `json:"python"`

@@ -6,7 +6,7 @@ import (
 )
 
 // reasonNoEngine says why a process that runs vLLM code is no engine.
-const reasonNoEngine = "vllm is imported, but no engine core, API server or worker of its runs here (an engine inside the process, VLLM_ENABLE_V1_MULTIPROCESSING=0, sends no messages that could be traced)"
+const reasonNoEngine = "vllm is imported, but no engine core, API server or worker of its runs here (an engine inside the process, VLLM_ENABLE_V1_MULTIPROCESSING=0, was not found in it)"
 
 // maxDepth bounds walks up the process tree.
 const maxDepth = 64

@@ -24,6 +24,7 @@ type proc struct {
 	roleOf                 // by its stack or title
 	frames  []python.Frame // of the main thread, innermost first
 	v0      bool
+	core    python.Value // of coreInProc
 }
 
 // roleOf says what a process does and how that is known.
@@ -40,6 +41,7 @@ type marker uint8
 const (
 	noMarker marker = iota
 	coreProc
+	coreInProc // an engine core that is part of a program
 	workerProc
 	apiWorkerProc // one of several API servers
 	serveCommand  // "vllm serve": the API server, unless a launcher's function is further in
@@ -240,6 +242,11 @@ func (s *scan) findRole(p *proc) {
 		p.liveIndex()
 	} else if p.roleOf, ok = roleByTitle(p.cmdline); !ok {
 		p.roleOf, _ = roleByCommand(p.cmdline)
+	}
+	if p.role == "" && p.interp != nil {
+		if core, err := coreInside(p.interp, p.frames); err == nil {
+			p.roleOf, p.core, p.InProcess = roleOf{role: RoleCore, kind: coreInProc}, core, true
+		}
 	}
 	p.v0 = p.kind == v0Engine
 	p.Role, p.Index = p.role, p.index

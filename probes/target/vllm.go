@@ -227,6 +227,10 @@ func (e *Engine) set(name, source string, to *string, val string) {
 // EngineCoreProc: local variables of the function that runs it, or, while it
 // starts, what that function was called with.
 func (p *proc) vllmConfig() (cfg, core python.Value, ok bool) {
+	if p.kind == coreInProc {
+		cfg, err := p.core.Attr("vllm_config")
+		return cfg, p.core, err == nil && !cfg.IsNone()
+	}
 	if p.kind != coreProc || p.interp == nil {
 		return cfg, core, false
 	}
@@ -247,7 +251,10 @@ func (p *proc) vllmConfig() (cfg, core python.Value, ok bool) {
 // logStats says whether a core sends events and statistics.
 func (p *proc) logStats(core python.Value) (python.Value, error) {
 	if core.Addr() != 0 {
-		return core.Attr("log_stats")
+		if v, err := core.Attr("log_stats"); err == nil {
+			return v, nil
+		}
+		return core.Path("scheduler", "log_stats")
 	}
 	kwargs, err := p.frame.Local("kwargs")
 	if err != nil {

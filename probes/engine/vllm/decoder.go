@@ -100,6 +100,10 @@ type core struct {
 	ended, endedBefore map[string]*running
 	clients            map[uint64]int // front end that a sending socket leads to
 	steps              steps
+	// Of its configuration.
+	spec          signal.Opt[int64] // draft tokens
+	blockSize     signal.Opt[int64]
+	prefixCaching signal.Opt[bool]
 }
 
 // running is what is known of a request until its end.

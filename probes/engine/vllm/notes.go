@@ -52,8 +52,10 @@ func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 	if err != nil {
 		return err
 	}
+	c := d.core(r.PID, 0)
+	c.spec, c.blockSize, c.prefixCaching = count(n.SpecTokens), count(n.BlockSize), opt(n.PrefixCaching)
 	emit(&signal.EngineConfig{
-		At: signal.Mono(r.Time), Core: d.core(r.PID, 0).id,
+		At: signal.Mono(r.Time), Core: c.id,
 		Model: opt(n.Model), MaxModelLen: count(n.MaxModelLen), MaxSeqs: count(n.MaxSeqs), MaxBatchedTokens: count(n.MaxBatchedTokens),
 		BlockSize: count(n.BlockSize), Blocks: count(n.Blocks),
 		TensorParallel: count(n.TensorParallel), PipelineParallel: count(n.PipelineParallel), DataParallel: count(n.DataParallel),

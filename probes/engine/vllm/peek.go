@@ -3,11 +3,11 @@ package vllm
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"inferspan/probes/engine"
 	"inferspan/probes/note"
 	"inferspan/probes/python"
+	"inferspan/probes/target"
 )
 
 // Bounds of looks at a core. A core has as many requests as clients send; those
@@ -40,7 +40,10 @@ type Peeker struct {
 // starts has none yet), and those of package python.
 func NewPeeker(in *python.Interp) (*Peeker, error) {
 	p := &Peeker{in: in, names: make(map[uint64]string), offsets: make(map[uint64]map[string]uint64)}
-	core, err := findCore(in)
+	core, err := target.FindCore(in)
+	if errors.Is(err, target.ErrNoCore) {
+		return nil, engine.ErrNoCore
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -66,57 +69,6 @@ func NewPeeker(in *python.Interp) (*Peeker, error) {
 	p.status = members(in, "vllm.v1.request", "RequestStatus")
 	p.events = members(in, "vllm.v1.engine", "EngineCoreEventType")
 	return p, nil
-}
-
-// findCore finds the engine core: a variable of the function that runs a core's
-// process or, where the engine is part of the program, what the methods under way
-// belong to.
-func findCore(in *python.Interp) (python.Value, error) {
-	frames, err := in.MainFrames()
-	if err != nil {
-		return python.Value{}, fmt.Errorf("finding the engine core: %w", err)
-	}
-	for _, f := range frames {
-		if strings.HasSuffix(f.File, "/vllm/v1/engine/core.py") && f.Name[strings.LastIndexByte(f.Name, '.')+1:] == "run_engine_core" {
-			core, err := f.Local("engine_core")
-			if err != nil || core.IsNone() {
-				return python.Value{}, engine.ErrNoCore // it starts
-			}
-			return core, nil
-		}
-	}
-	for _, f := range frames {
-		if !strings.Contains(f.File, "vllm/") {
-			continue
-		}
-		self, err := f.Local("self")
-		if err != nil {
-			continue
-		}
-		if core, ok := coreFrom(self); ok {
-			return core, nil
-		}
-	}
-	return python.Value{}, engine.ErrNoCore
-}
-
-// coreFrom follows the attributes that lead from the objects of the library's
-// interface to the engine core in the same process.
-func coreFrom(v python.Value) (python.Value, bool) {
-	for _, attr := range []string{"llm_engine", "engine_core", "engine_core"} {
-		if _, err := v.Attr("scheduler"); err == nil {
-			break
-		}
-		if next, err := v.Attr(attr); err == nil && !next.IsNone() {
-			v = next
-		}
-	}
-	s, err := v.Attr("scheduler")
-	if err != nil {
-		return python.Value{}, false
-	}
-	_, err = s.Attr("running")
-	return v, err == nil
 }
 
 // members reads the names of an enum by value; nil if it cannot be read.

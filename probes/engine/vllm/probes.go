@@ -48,6 +48,11 @@ func (p *Peeker) Probes() []engine.Probe {
 	p.queue(self, "skipped_waiting", slotSkipped)
 	p.planPool(self, slotFree, slotPool)
 	p.inFlight(schedule)
+	if on, err := p.log.Bool(); err == nil && !on {
+		p.has(self, "running", func(r *plan.Ref) {
+			r.Each(slotListed.String(), maxStepItems, maxIDBytes, "request_id", "num_computed_tokens")
+		})
+	}
 
 	update := plan.New(planUpdate, plan.Func(module, "Scheduler.update_from_output"), depthUpdate)
 	self = update.Local("self")
@@ -78,8 +83,8 @@ func (p *Peeker) Probes() []engine.Probe {
 		Detail:   DetailSteps,
 		Callable: plan.Func("time", "monotonic"),
 		Watches: []engine.Watch{
-			{plan.Func(module, "Scheduler.schedule"), []*plan.Plan{schedule}},
-			{plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), []*plan.Plan{update}},
+			{Caller: plan.Func(module, "Scheduler.schedule"), Plans: []*plan.Plan{schedule}},
+			{Caller: plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), Plans: []*plan.Plan{update}},
 		},
 	}}
 }

@@ -42,13 +42,14 @@ const (
 	slotNew       // requests scheduled for the first time: id, computed tokens
 	slotComputed  // computed tokens of the others, in order
 	slotResumed   // those of the others that are back after a preemption: ids
+	slotListed    // at the beginning: running requests, each with its computed tokens
 	slotStamp     // the core's stamp of a message, s
 	slotEngine    // index of the core
 	slots
 )
 
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
-	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed",
+	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed",
 	"stamp", "engine"}
 
 func (s slot) String() string { return slotNames[s] }
@@ -126,6 +127,7 @@ type openStep struct {
 	number                                 int64
 	at                                     signal.Mono
 	running, waiting, deferred, free, pool signal.Opt[int64]
+	silent                                 *silentStep // nil if not known
 }
 
 // steps is what is known of the steps of one core.
@@ -134,6 +136,7 @@ type steps struct {
 	counted int64  // steps that began, where the engine does not number them
 	ended   uint64 // address of the SchedulerOutput of the step that ended last
 	endedNo int64  // its number
+	listed  listing
 }
 
 // probeNote learns how to read the captures of a process.
@@ -197,6 +200,7 @@ func (d *Decoder) scheduled(c *core, at signal.Mono, v reading, emit func(signal
 	if n := len(s.open); n > 0 && o.number <= s.open[n-1].number {
 		s.open = s.open[:0] // the count began anew
 	}
+	d.list(c, o.number, v)
 	if n, ok := v.inFlight(); ok && n < int64(len(s.open)) {
 		d.abandon(c, len(s.open)-int(n), !numbered, emit)
 	}
@@ -244,6 +248,7 @@ func (d *Decoder) abandon(c *core, n int, counted bool, emit func(signal.Signal)
 	for i := range n {
 		g := d.newStep(c, signal.StepNoEnd, counted)
 		begin(g, &s.open[i])
+		d.silent(c, s.open[i].silent)
 		emit(g)
 	}
 	s.open = append(s.open[:0], s.open[n:]...)
