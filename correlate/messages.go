@@ -14,10 +14,16 @@ type messages struct {
 
 const messageWindow = 2048
 
+// receipt is when a front end had a message.
+type receipt struct {
+	at      signal.Mono // 0: not seen
+	stamped bool        // by the front end's own stamp
+}
+
 type message struct {
 	seq     uint64
 	key     uint64
-	recv    signal.Mono
+	recv    receipt
 	client  int
 	waiters []*request // requests whose first or last output is in it
 }
@@ -36,13 +42,13 @@ func (m *messages) add(s *signal.StepOutput) (seq uint64, given []*request) {
 	seq = m.next
 	m.next++
 	slot := &m.ring[seq%messageWindow]
-	if slot.recv == 0 && slot.seq != 0 && m.byKey[slot.key] == slot.seq {
+	if slot.recv.at == 0 && slot.seq != 0 && m.byKey[slot.key] == slot.seq {
 		delete(m.byKey, slot.key)
 	}
 	given = slot.waiters
 	*slot = message{seq: seq, key: s.Key, client: s.Client}
-	if at, ok := m.early.take(s.Key); ok {
-		slot.recv = at
+	if r, ok := m.early.take(s.Key); ok {
+		slot.recv = r
 	} else {
 		m.byKey[s.Key] = seq
 	}
@@ -61,7 +67,7 @@ func (m *messages) get(seq uint64) *message {
 }
 
 // deliver notes a delivery and returns the message, nil if it is not known (yet).
-func (m *messages) deliver(key uint64, at signal.Mono) *message {
+func (m *messages) deliver(key uint64, at receipt) *message {
 	seq, ok := m.byKey[key]
 	if !ok {
 		m.early.put(key, at)
@@ -77,24 +83,24 @@ func (m *messages) deliver(key uint64, at signal.Mono) *message {
 // latest ones: records of two processes may pass each other by a little.
 type earlyKeys struct {
 	keys [64]uint64
-	at   [64]signal.Mono
+	at   [64]receipt
 	n    int
 }
 
-func (k *earlyKeys) put(key uint64, at signal.Mono) {
+func (k *earlyKeys) put(key uint64, at receipt) {
 	i := k.n % len(k.keys)
 	k.keys[i], k.at[i] = key, at
 	k.n++
 }
 
-func (k *earlyKeys) take(key uint64) (signal.Mono, bool) {
+func (k *earlyKeys) take(key uint64) (receipt, bool) {
 	for i := range k.keys {
 		if k.keys[i] == key {
 			k.keys[i] = 0
 			return k.at[i], true
 		}
 	}
-	return 0, false
+	return receipt{}, false
 }
 
 func (c *Correlator) delivered(s *signal.Delivered) {
@@ -102,7 +108,8 @@ func (c *Correlator) delivered(s *signal.Delivered) {
 		return
 	}
 	e := c.engine(s.Engine)
-	m := e.msgs.deliver(s.Key, s.At)
+	recv := receipt{s.At, s.Stamped}
+	m := e.msgs.deliver(s.Key, recv)
 	if m == nil {
 		return
 	}
@@ -114,7 +121,7 @@ func (c *Correlator) delivered(s *signal.Delivered) {
 		if m.client < 0 {
 			e.learnFront(r.client, s.PID)
 		}
-		c.requestDelivered(r, m.seq, s.At)
+		c.requestDelivered(r, m.seq, recv)
 	}
 	clear(waiters)
 	if m.waiters == nil {

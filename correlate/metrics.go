@@ -169,7 +169,7 @@ func (c *Correlator) countFirst(r *request) {
 		return
 	}
 	r.ttftCounted = true
-	at := cmp.Or(r.firstRecv, r.firstSend)
+	at := cmp.Or(r.firstRecv.at, r.firstSend)
 	if d := int64(at) + r.off - int64(r.arrival); d >= 0 {
 		r.core.m.first.add(firstBounds, float64(d)/1e9)
 	}
@@ -223,7 +223,7 @@ func (c *Correlator) countFinished(r *request) {
 		}
 	}
 	if r.arrival != 0 && c.offset(&r.off, &r.offOK) {
-		at := cmp.Or(r.lastRecv, r.lastSend)
+		at := cmp.Or(r.lastRecv.at, r.lastSend)
 		if d := int64(at) + r.off - int64(r.arrival); d >= 0 {
 			m.duration.add(durationBounds, float64(d)/1e9)
 		}

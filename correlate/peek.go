@@ -79,7 +79,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 		// Its first output came before this did.
 		first := r.recent[1]
 		r.firstOK, r.first, r.firstSend, r.firstMsg = true, first.stamp, first.send, first.msg
-		if m := e.msgs.get(first.msg); m != nil && m.recv != 0 {
+		if m := e.msgs.get(first.msg); m != nil && m.recv.at != 0 {
 			r.firstRecv = m.recv
 		}
 	}

@@ -218,7 +218,7 @@ func traffic(rng *rand.Rand, n int, is kindOfTraffic) []stamped {
 					so.Stats = &signal.SchedulerStats{Running: signal.Some[int64](1), Waiting: signal.Some[int64](0)}
 				}
 				add(now+0.1, corePID, so)
-				add(now+0.4, apiPID, &signal.Delivered{At: at(now + 0.4), Engine: 1, PID: apiPID, Key: key})
+				add(now+0.4, apiPID, &signal.Delivered{At: at(now + 0.4), Engine: 1, PID: apiPID, Key: key, Stamped: i%2 == 0})
 				if firstToken == 0 || now < firstToken {
 					firstToken = now
 				}

@@ -50,8 +50,8 @@ type request struct {
 	lastSend      signal.Mono
 	firstMsg      uint64
 	lastMsg       uint64
-	firstRecv     signal.Mono
-	lastRecv      signal.Mono
+	firstRecv     receipt
+	lastRecv      receipt
 	ttftCounted   bool
 	recent        [recentOutputs]output // of requests with stop strings
 	finish        signal.Finish
@@ -290,7 +290,7 @@ func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *
 		co.m.prompt += uint64(max(r.prompt.V, 0))
 	}
 	if m := co.eng.msgs.get(seq); m != nil && o.Finish == signal.FinishNone {
-		if m.recv != 0 {
+		if m.recv.at != 0 {
 			c.requestDelivered(r, seq, m.recv)
 		} else {
 			m.waiters = append(m.waiters, r)
@@ -360,7 +360,7 @@ func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
 	r.done, r.doneAt, r.waiting = true, c.now, false
 	if kind == endFinished {
 		if m := co.eng.msgs.get(r.lastMsg); m != nil {
-			if m.recv == 0 {
+			if m.recv.at == 0 {
 				m.waiters = append(m.waiters, r)
 				r.waiting = true
 				c.waiting = append(c.waiting, r)
@@ -373,15 +373,15 @@ func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
 }
 
 // requestDelivered: the message of that number, with r's first or last output, has arrived.
-func (c *Correlator) requestDelivered(r *request, seq uint64, at signal.Mono) {
+func (c *Correlator) requestDelivered(r *request, seq uint64, at receipt) {
 	if !r.live {
 		return
 	}
-	if seq == r.firstMsg && r.firstRecv == 0 {
+	if seq == r.firstMsg && r.firstRecv.at == 0 {
 		r.firstRecv = at
 		c.countFirst(r)
 	}
-	if r.done && seq == r.lastMsg && r.lastRecv == 0 {
+	if r.done && seq == r.lastMsg && r.lastRecv.at == 0 {
 		r.lastRecv = at
 	}
 	if r.waiting && seq == r.lastMsg {

@@ -87,7 +87,7 @@ func (s *script) step(t float64, outs ...signal.Output) *script {
 	s.key++
 	s.put(&signal.StepOutput{At: at(t + 0.1), Core: testCore, Stamp: at(t), Key: s.key, Outputs: outs,
 		Stats: &signal.SchedulerStats{Running: signal.Some(int64(len(outs))), Waiting: signal.Some[int64](0), KVUsage: signal.Some(0.5)}})
-	return s.put(&signal.Delivered{At: at(t + 0.5), Engine: 1, PID: apiPID, Key: s.key})
+	return s.put(&signal.Delivered{At: at(t + 0.5), Engine: 1, PID: apiPID, Key: s.key, Stamped: true})
 }
 
 func out(id string, n int, edit ...outEdit) signal.Output {

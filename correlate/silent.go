@@ -18,6 +18,8 @@ const (
 	methodShareOfBatch  = "share_of_batch"
 	methodCalibrated    = "calibrated"
 	methodPeek          = "peek"
+	methodReceipt       = "receipt"
+	methodSend          = "send"
 )
 
 // events: the engine sends its events, as far as is known.
@@ -119,7 +121,7 @@ func (r *request) endBySteps() {
 
 // markBySteps marks what was worked out from the steps alone.
 func (v *view) markBySteps() {
-	v.derive(methodSteps, semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeToFirstToken,
+	v.derive(methodSteps, semconv.AttrGenAIUsageCompletionTokens,
 		semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference,
 		semconv.AttrInferspanOutcome)
 	v.derived.add(spanEnd)

@@ -214,30 +214,20 @@ func (c *Correlator) times(v *view) {
 		v.derived.add(spanStart)
 	}
 	if r.firstOK && r.arrival != 0 && r.tokens > 0 {
-		at, derived := r.firstRecv, false
-		if at == 0 {
-			at, derived = r.firstSend, true
-		}
-		if d := wall(at) - v.start; d >= 0 {
+		if d := wall(cmp.Or(r.firstRecv.at, r.firstSend)) - v.start; d >= 0 {
 			v.ttft = signal.Some(d)
-			if derived {
-				v.derived.add(semconv.AttrGenAILatencyTimeToFirstToken)
-			}
+			v.deriveUnstamped(r.firstRecv, semconv.AttrGenAILatencyTimeToFirstToken)
 		}
 	}
 	switch {
 	case r.end == endFinished || r.end == endStepped || v.outcome == OutcomeStopString:
-		at := r.lastRecv
-		if at == 0 {
-			at = r.lastSend
+		if r.lastRecv.at == 0 {
 			v.derived.add(spanEnd)
-			if r.arrival != 0 {
-				v.derived.add(semconv.AttrGenAILatencyE2E)
-			}
 		}
-		v.end = wall(at)
+		v.end = wall(cmp.Or(r.lastRecv.at, r.lastSend))
 		if r.arrival != 0 && v.end >= v.start {
 			v.e2e = signal.Some(v.end - v.start)
+			v.deriveUnstamped(r.lastRecv, semconv.AttrGenAILatencyE2E)
 		}
 	case r.end == endAborted:
 		// The engine itself has no such time for requests that were cut short:
@@ -256,6 +246,19 @@ func (c *Correlator) times(v *view) {
 	if v.end < v.start {
 		v.end = v.start
 		v.derived.add(spanEnd)
+	}
+}
+
+// deriveUnstamped marks a time that ends with a message that the front end was not
+// seen to stamp.
+func (v *view) deriveUnstamped(at receipt, name string) {
+	switch {
+	case v.r.bySteps || v.r.end == endStepped:
+		v.derive(methodSteps, name)
+	case at.at == 0:
+		v.derive(methodSend, name)
+	case !at.stamped:
+		v.derive(methodReceipt, name)
 	}
 }
 
@@ -317,7 +320,7 @@ func (c *Correlator) requestOutcome(v *view) string {
 
 // maybeStop: by the engine's messages alone, r's abort may be a stop string.
 func (c *Correlator) maybeStop(r *request) bool {
-	return r.end == endAborted && r.param.HasStop && r.outputs > 0 && r.endAt-max(r.lastSend, c.recvOf(r)) <= stopWithin
+	return r.end == endAborted && r.param.HasStop && r.outputs > 0 && r.endAt-max(r.lastSend, c.recvOf(r).at) <= stopWithin
 }
 
 // stopWithin is how soon after an output the abort of a stop string comes, where
@@ -330,11 +333,11 @@ const stopWithin = signal.Mono(10e6)
 // nearly all within 0.07 ms.
 const stopAfter = signal.Mono(100e3)
 
-func (c *Correlator) recvOf(r *request) signal.Mono {
+func (c *Correlator) recvOf(r *request) receipt {
 	if m := r.core.eng.msgs.get(r.lastMsg); m != nil {
 		return m.recv
 	}
-	return 0
+	return receipt{}
 }
 
 // findStop finds the output in which the front end matched the stop string:
@@ -366,7 +369,7 @@ func (c *Correlator) findStop(v *view) {
 		}
 		recv := o.send
 		if m := r.core.eng.msgs.get(o.msg); m != nil && r.core.eng.seen.Receipts {
-			if recv = m.recv; recv == 0 {
+			if recv = m.recv.at; recv == 0 {
 				continue
 			}
 		}

@@ -82,8 +82,7 @@ type requestSteps struct {
 type chunk struct {
 	number           signal.Opt[int64]
 	schedule, update signal.Mono
-	tokens           int64
-	computed         signal.Opt[int64]
+	tokens, computed signal.Opt[int64]
 }
 
 // maxChunks bounds the prefill steps kept of a request: a prompt of a million
@@ -106,11 +105,12 @@ func (c *Correlator) step(s *signal.Step) {
 	}
 	busy := false
 	var kinds [len(stepKinds)]int64
-	gave := false
+	counted, gave := !s.Partial, false
 	for i := range s.Requests {
 		q := &s.Requests[i]
 		k, _ := kindOf(q.Phase)
 		kinds[k] += max(q.Tokens, 0)
+		counted = counted && q.Tokens >= 0
 		gave = gave || q.Phase == signal.StepPrefillEnd || q.Phase == signal.StepDecode
 		r := c.stepRequest(co, q, cmp.Or(schedule, update))
 		busy = busy || q.Entry == signal.StepRunning || q.Entry == signal.StepResumed || (r != nil && r.arrivalSeen && r.added < t.update)
@@ -137,15 +137,13 @@ func (c *Correlator) step(s *signal.Step) {
 	if gap.OK && busy {
 		t.gap.add(gapBounds, max(float64(gap.V)/1e9, 0))
 	}
-	if s.Detail != signal.StepNoEnd {
-		for k, n := range kinds {
-			if n > 0 {
-				t.tokens[k].add(countBounds, float64(n))
-			}
+	for k, n := range kinds {
+		if n > 0 && counted {
+			t.tokens[k].add(countBounds, float64(n))
 		}
-		if n := len(s.Requests); n > 0 && !s.Partial {
-			t.requests.add(countBounds, float64(n))
-		}
+	}
+	if n := len(s.Requests); n > 0 && !s.Partial {
+		t.requests.add(countBounds, float64(n))
 	}
 	co.m.stepState(s)
 	c.finishedBySteps(co, s.Finished)
@@ -175,7 +173,7 @@ func (c *Correlator) follow(t *stepTrack, s *signal.Step) bool {
 		t.holes++
 	}
 	empty := s.Tokens.OK && s.Tokens.V == 0 || (s.Running.OK && s.Running.V == 0 && s.Waiting.OK && s.Waiting.V == 0)
-	if s.Partial || (s.Detail == signal.StepNoEnd && !empty) {
+	if s.Partial && !empty {
 		t.holes++
 	}
 	return consecutive
@@ -204,7 +202,7 @@ func (c *Correlator) stepRequest(co *core, q *signal.StepRequest, at signal.Mono
 }
 
 func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, schedule, update signal.Mono) {
-	if r.done && (update == 0 || update > r.endAt) {
+	if r.done && cmp.Or(update, schedule) > r.endAt {
 		return // scheduled before its end was known
 	}
 	n := r.steps
@@ -245,7 +243,7 @@ func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, schedule, up
 		n.moreChunks = true
 		return
 	}
-	n.chunks = append(n.chunks, chunk{s.Number, schedule, update, max(q.Tokens, 0), notNegative(q.Computed)})
+	n.chunks = append(n.chunks, chunk{s.Number, schedule, update, notNegative(signal.Some(q.Tokens)), notNegative(q.Computed)})
 }
 
 func (n *requestSteps) give(update signal.Mono) {
@@ -282,7 +280,7 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, update signa
 	rec := trace.Step{
 		Resource: co.eng.resource(co.PID), EngineIndex: co.Index, Number: known(s.Number), Counted: s.Counted,
 		Start: wall(schedule), End: wall(update), Gap: known(gap), Idle: idle,
-		Tokens: known(s.Tokens), Partial: s.Partial || s.Detail == signal.StepNoEnd,
+		Tokens: known(s.Tokens), Partial: s.Partial,
 		Running: known(s.Running), Waiting: known(s.Waiting),
 		Blocks: known(s.Blocks), FreeBlocks: known(s.FreeBlocks), FreeAfter: known(s.FreeAfter),
 	}
@@ -292,7 +290,7 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, update signa
 	for i := range s.Requests {
 		q := &s.Requests[i]
 		_, kind := kindOf(q.Phase)
-		x := trace.StepRequest{Tokens: max(q.Tokens, 0), Computed: known(q.Computed), Kind: kind}
+		x := trace.StepRequest{Tokens: known(notNegative(signal.Some(q.Tokens))), Computed: known(q.Computed), Kind: kind}
 		if r := co.find(string(q.ID)); r != nil {
 			x.ID, x.RequestID = r.id, r.external
 		} else {
@@ -314,11 +312,14 @@ func (t *stepTrack) forget() {
 	t.holes++
 }
 
-// prefillTokens are the tokens of each prefill step.
+// prefillTokens are the tokens of each prefill step, nil if some are not known.
 func (n *requestSteps) prefillTokens() []int64 {
 	out := make([]int64, len(n.chunks))
 	for i := range n.chunks {
-		out[i] = n.chunks[i].tokens
+		if !n.chunks[i].tokens.OK {
+			return nil
+		}
+		out[i] = n.chunks[i].tokens.V
 	}
 	return out
 }
@@ -333,8 +334,8 @@ func (c *Correlator) stepRefs(v *view, a *attrs) {
 	putOpt(a, semconv.AttrInferspanStepsFirst, n.first)
 	putOpt(a, semconv.AttrInferspanStepsLast, n.last)
 	a.put(semconv.AttrInferspanStepsCount, n.count)
-	if len(n.chunks) > 0 {
-		a.put(semconv.AttrInferspanStepsPrefillTokens, n.prefillTokens())
+	if t := n.prefillTokens(); len(t) > 0 {
+		a.put(semconv.AttrInferspanStepsPrefillTokens, t)
 	}
 }
 
@@ -360,7 +361,7 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 		}
 		a := make(attrs, 0, 3)
 		a.put(semconv.AttrInferspanStepNumber, k.number.V)
-		a.put(semconv.AttrInferspanStepTokens, k.tokens)
+		putOpt(&a, semconv.AttrInferspanStepTokens, k.tokens)
 		putOpt(&a, semconv.AttrInferspanStepComputedTokens, k.computed)
 		var f facts
 		f.b = append(append(f.b, prefill.TraceID[:]...), prefill.SpanID[:]...)

@@ -205,7 +205,7 @@ func TestStepsMissed(t *testing.T) {
 		"a step is missing":   func(s *script) { s.sig = slices.Delete(s.sig, 5, 6) },
 		"a step is partial":   func(s *script) { s.sig[5].(*signal.Step).Partial = true },
 		"the last one":        func(s *script) { s.drop(16) },
-		"an end was not seen": func(s *script) { st := s.sig[5].(*signal.Step); st.Detail, st.Requests = signal.StepNoEnd, nil },
+		"an end was not seen": func(s *script) { st := s.sig[5].(*signal.Step); st.Detail, st.Requests, st.Partial = signal.StepNoEnd, nil, true },
 		"its first one":       func(s *script) { s.drop(11) },
 		"probes were taken out": func(s *script) {
 			s.sig = slices.Insert(s.sig, 6, signal.Signal(&signal.ProbeChange{At: at(119.2), Engine: 1, PID: corePID, Probe: "steps"}))
@@ -221,6 +221,56 @@ func TestStepsMissed(t *testing.T) {
 			trees, _, _, _ := collect(t, o, s.sig)
 			wantAttrs(t, one(t, trees, "llm_request"), map[string]any{"inferspan.steps.first": nil, "inferspan.steps.count": nil, "gen_ai.latency.time_in_queue": int64(501_000)})
 		})
+	}
+}
+
+// With the statistics off, a step with chunks only has no end, and what was in it
+// shows when the next one begins.
+func TestSilentChunk(t *testing.T) {
+	s := chunked().silently()
+	st := s.sig[5].(*signal.Step)
+	st.Detail, st.Update, st.Requests[0].Tokens = signal.StepNoEnd, 0, -1
+	o := NewOptions()
+	o.Precision, o.Steps, o.StepRecords = 2, StepsSpans, true
+	trees, steps, m, _ := collect(t, o, s.sig)
+	wantAttrs(t, one(t, trees, "llm_request"), map[string]any{"inferspan.steps.first": int64(11), "inferspan.steps.count": int64(6), "inferspan.steps.prefill_tokens": nil})
+	if n := len(find(trees, "inferspan.prefill_chunk")); n != 2 {
+		t.Errorf("%d chunks with a beginning and an end", n)
+	}
+	if f := steps[1]; f.End != 0 || f.Partial || f.Requests[0].Tokens.OK || steps[2].Gap.OK {
+		t.Errorf("step %+v", f)
+	}
+	if got := point(t, m, "inferspan_step_tokens", "prefill"); got != 24 {
+		t.Errorf("%v prefill tokens, want those of the steps that are known", got)
+	}
+	conforms(t, trees[0], o)
+}
+
+func TestReceipts(t *testing.T) {
+	both := []string{"gen_ai.latency.time_to_first_token", "gen_ai.latency.e2e"}
+	for method, spoil := range map[string]func(*signal.Delivered){
+		"receipt": func(d *signal.Delivered) { d.Stamped = false },
+		"send":    func(d *signal.Delivered) { d.Key = 0 },
+		"":        func(*signal.Delivered) {},
+	} {
+		s := newScript().chat(100, 7, "chatcmpl-a")
+		for _, x := range s.sig {
+			if d, ok := x.(*signal.Delivered); ok {
+				spoil(d)
+			}
+		}
+		trees, _ := run(t, NewOptions(), s.put(&signal.Clock{At: at(9000), Wall: wallT(9000)}).sig)
+		q := one(t, trees, "llm_request")
+		derived, _ := q.Attr("inferspan.derived").([]string)
+		methods, _ := q.Attr("inferspan.derived.methods").([]string)
+		for _, a := range both {
+			if slices.Contains(derived, a) != (method != "") || (method != "" && !slices.Contains(methods, a+": "+method)) {
+				t.Errorf("%s: %s: derived %v, methods %v", method, a, derived, methods)
+			}
+		}
+		if slices.Contains(derived, "span.end") != (method == "send") {
+			t.Errorf("%s: derived %v", method, derived)
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ type Step struct {
 type StepRequest struct {
 	ID        string // the engine's own
 	RequestID string // as reported, "" if not known
-	Tokens    int64
+	Tokens    Int
 	Computed  Int // tokens computed before
 	Kind      StepKind
 }
