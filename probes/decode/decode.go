@@ -5,8 +5,6 @@ package decode
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
@@ -58,6 +56,7 @@ type Decoder struct {
 	asm    *wire.Assembler
 	http   *httptap.Parser
 	engine map[uint32]*engine // by process
+	all    []*engine          // as announced; their counts stay when they are gone
 	sig    struct {           // reused
 		clock signal.Clock
 		exit  signal.ProcessExit
@@ -94,6 +93,7 @@ func (d *Decoder) Engine(e *target.Engine, emit func(signal.Signal)) error {
 	}
 	emit(announce(e))
 	st := &engine{id: e.ID}
+	d.all = append(d.all, st)
 	msg, err := make(e, d.opt)
 	if err == nil {
 		st.msg = msg
@@ -185,11 +185,19 @@ func (d *Decoder) Dropped() []signal.LossCount {
 	for i, n := range d.asm.Stats().Dropped {
 		out = append(out, signal.LossCount{Reason: "message_" + wire.Drop(i).String(), N: n})
 	}
-	seen := make(map[*engine]bool)
-	for _, pid := range slices.Sorted(maps.Keys(d.engine)) {
-		if e := d.engine[pid]; e.msg != nil && !seen[e] {
-			seen[e] = true
-			out = append(out, e.msg.Dropped()...)
+	at := make(map[string]int)
+	for _, e := range d.all {
+		if e.msg == nil {
+			continue
+		}
+		for _, l := range e.msg.Dropped() {
+			i, ok := at[l.Reason]
+			if !ok {
+				i = len(out)
+				at[l.Reason] = i
+				out = append(out, signal.LossCount{Reason: l.Reason})
+			}
+			out[i].N += l.N
 		}
 	}
 	return append(out, d.http.Dropped()...)

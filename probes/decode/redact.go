@@ -2,10 +2,12 @@ package decode
 
 import (
 	"fmt"
+	"path"
 
 	"inferspan/bpf/event"
 	"inferspan/probes/engine/vllm"
 	httptap "inferspan/probes/http"
+	"inferspan/probes/note"
 	"inferspan/probes/target"
 )
 
@@ -61,7 +63,33 @@ func (d *Redactor) Record(r *event.Record, emit func(*event.Record)) {
 			return
 		}
 		emit(r)
-	default:
+	case event.KindNote:
+		if b := withoutPaths(r); b != nil {
+			emit(b)
+		}
+	case event.KindClock, event.KindLoss, event.KindCapture:
+		// Captures have request ids, counts and times: what frames keep, too.
 		emit(r)
 	}
+}
+
+// withoutPaths is a note without names of the host's files; nil if it cannot be
+// read. Notes have no texts of requests.
+func withoutPaths(r *event.Record) *event.Record {
+	if note.Kind(r.Note) != note.KindConfig {
+		return r
+	}
+	c, err := note.Get[note.Config](r)
+	if err != nil {
+		return nil
+	}
+	if c.Model != nil {
+		name := path.Base(*c.Model)
+		c.Model = &name
+	}
+	out, err := note.Put(note.KindConfig, r.PID, r.Time, c)
+	if err != nil {
+		return nil
+	}
+	return out
 }

@@ -1,0 +1,109 @@
+package decode
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/engine/vllm/vllmtest"
+	"inferspan/probes/note"
+	"inferspan/probes/target"
+)
+
+func TestAnnounce(t *testing.T) {
+	e := &target.Engine{ID: 3, Kind: "vllm", Version: "0.32.0", Model: "/models/m", ServedNames: []string{"m", "n"}, PDRole: "none", Processes: []target.Process{
+		{PID: 7, Role: target.RoleCore, Index: 1, ServiceName: "svc", ContainerID: "c0", Python: target.Python{Version: "3.12.1"},
+			ResourceEnv: "team=a%20b, process.pid=9,broken,=x,k="},
+	}}
+	s := announce(e)
+	if s.ID != 3 || s.Model != "m" || s.PDRole != "none" {
+		t.Errorf("engine %+v", s)
+	}
+	want := []signal.KV{
+		{Key: "service.name", Value: "svc"}, {Key: "container.id", Value: "c0"}, {Key: "process.runtime.version", Value: "3.12.1"},
+		{Key: "inferspan.process.role", Value: "engine_core"}, {Key: "process.runtime.name", Value: "cpython"},
+		{Key: "process.pid", Value: int64(7)}, {Key: "inferspan.process.index", Value: int64(1)},
+		{Key: "team", Value: "a b"}, {Key: "k", Value: ""},
+	}
+	if len(s.Process) != 1 || !reflect.DeepEqual(s.Process[0].Resource, want) {
+		t.Errorf("process %+v,\nwant %+v", s.Process, want)
+	}
+}
+
+// Counts of what was dropped never go back, whatever becomes of the processes.
+func TestDroppedStays(t *testing.T) {
+	e := vllmtest.SyntheticEngine("0.32.0")
+	d := New(Options{})
+	none := func(signal.Signal) {}
+	if err := d.Engine(e, none); err != nil {
+		t.Fatal(err)
+	}
+	put := func(r event.Record) { d.Record(&r, none) }
+	// A message that begins like outputs and breaks off.
+	put(vllmtest.Frame(1, vllmtest.SyntheticCore, 1, 9, event.FrameSend, 0, false, []byte{0x99, 0, 0x91, 0xdc, 0, 0x12, 0xa1}))
+	put(event.Record{Header: event.Header{Time: 2, Kind: event.KindFrame, PID: 999}})
+	before := totals(d.Dropped())
+	if before["unknown_process"] != 1 || before["message_broken"] != 1 {
+		t.Fatalf("dropped %v, want one of an unknown process and one broken", before)
+	}
+	put(event.Record{Header: event.Header{Time: 3, Kind: event.KindExit, PID: vllmtest.SyntheticCore}})
+	if err := d.Engine(e, none); err != nil {
+		t.Fatal(err)
+	}
+	after := totals(d.Dropped())
+	for reason, n := range before {
+		if after[reason] < n {
+			t.Errorf("%s went from %d to %d", reason, n, after[reason])
+		}
+	}
+}
+
+func totals(all []signal.LossCount) map[string]uint64 {
+	out := make(map[string]uint64)
+	for _, l := range all {
+		if _, twice := out[l.Reason]; twice {
+			panic("reason twice: " + l.Reason)
+		}
+		out[l.Reason] = l.N
+	}
+	return out
+}
+
+// What the redactor does not know does not pass.
+func TestRedactorDefault(t *testing.T) {
+	d := NewRedactor()
+	if err := d.Engine(vllmtest.SyntheticEngine("0.32.0")); err != nil {
+		t.Fatal(err)
+	}
+	model := "/home/someone/models/m"
+	config, err := note.Put(note.KindConfig, vllmtest.SyntheticCore, 5, note.Config{Model: &model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := *config
+	broken.Data = []byte(model)
+	var out []event.Record
+	for _, r := range []event.Record{
+		{Header: event.Header{Time: 1, Kind: event.KindClock}, Wall: 2},
+		{Header: event.Header{Time: 2, Kind: event.Kind(99)}, Data: []byte(model)},
+		{Header: event.Header{Time: 3, Kind: event.KindFrame, PID: 999}, Data: []byte(model)},
+		*config, broken,
+	} {
+		d.Record(&r, func(o *event.Record) { out = append(out, *o) })
+	}
+	var kinds []event.Kind
+	for _, r := range out {
+		kinds = append(kinds, r.Kind)
+		if strings.Contains(string(r.Data), "someone") {
+			t.Errorf("a path went through: %s", r.Data)
+		}
+	}
+	if !reflect.DeepEqual(kinds, []event.Kind{event.KindClock, event.KindNote}) {
+		t.Errorf("kinds %v, want the clock and the note", kinds)
+	}
+	if c, err := note.Get[note.Config](&out[1]); err != nil || c.Model == nil || *c.Model != "m" {
+		t.Errorf("config %+v, %v, want the model's last part", c, err)
+	}
+}
