@@ -68,6 +68,8 @@ func Size(t *trace.Tree) int64 {
 		event = 80
 		log   = 128
 		link  = 24
+		step  = 240
+		part  = 72 // of a request in a step
 	)
 	n := int64(0)
 	for i := range t.Spans {
@@ -79,6 +81,16 @@ func Size(t *trace.Tree) int64 {
 	}
 	for i := range t.Logs {
 		n += log + attrsSize(t.Logs[i].Attrs)
+	}
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		n += step + part*int64(len(s.Requests))
+		for j := range s.Requests {
+			n += int64(len(s.Requests[j].ID) + len(s.Requests[j].RequestID))
+		}
+		for _, id := range s.Preempted {
+			n += 16 + int64(len(id))
+		}
 	}
 	return n
 }

@@ -37,6 +37,11 @@ type QueueOptions struct {
 	MaxSpans int
 	MaxBytes int64
 
+	// Steps says that the sink takes the steps of engine cores too. Otherwise the
+	// queue passes over the trees that hold them. A step counts as a span in the
+	// bounds and the batches.
+	Steps bool
+
 	// A batch goes out when it has BatchSpans spans (default 512) or BatchBytes
 	// bytes (default 1 MiB), or BatchWait (default 1 s) after its first tree
 	// came. Trees are not split: a batch may pass the limits by one tree.
@@ -75,13 +80,23 @@ func def[T int | int64 | time.Duration](p *T, v T) {
 	}
 }
 
-// Count counts spans and log events.
-type Count struct{ Spans, Logs uint64 }
+// Count counts spans, log events and steps.
+type Count struct{ Spans, Logs, Steps uint64 }
 
-func (c *Count) add(spans, logs int) {
-	c.Spans += uint64(spans)
-	c.Logs += uint64(logs)
+func (c *Count) add(d Count) {
+	c.Spans += d.Spans
+	c.Logs += d.Logs
+	c.Steps += d.Steps
 }
+
+func (c *Count) sub(d Count) {
+	c.Spans -= d.Spans
+	c.Logs -= d.Logs
+	c.Steps -= d.Steps
+}
+
+// weight is what the bounds and the batches go by.
+func (c *Count) weight() int { return int(c.Spans + c.Steps) }
 
 // Stats is the state of a Queue. At every moment
 // Offered = Exported + the sum of Dropped + Waiting.
@@ -103,8 +118,7 @@ type Stats struct {
 func (s *Stats) Lost() Count {
 	var c Count
 	for _, d := range s.Dropped {
-		c.Spans += d.Spans
-		c.Logs += d.Logs
+		c.add(d)
 	}
 	return c
 }
@@ -124,7 +138,7 @@ type Queue struct {
 	mu       sync.Mutex
 	trees    []item
 	first    time.Time // when trees[0] came
-	spans    int       // of trees
+	spans    int       // of trees, by weight
 	bytes    int64     // of trees
 	flight   Count     // of the batch being delivered
 	flightB  int64
@@ -140,9 +154,9 @@ type Queue struct {
 }
 
 type item struct {
-	tree        trace.Tree
-	spans, logs int
-	bytes       int64
+	tree  trace.Tree
+	n     Count
+	bytes int64
 }
 
 // NewQueue starts a queue in front of s. The queue owns s and closes it.
@@ -158,25 +172,30 @@ func NewQueue(s Sink, o QueueOptions) *Queue {
 // Add offers a tree and never waits. It reports whether the tree was taken; if
 // not, it is counted as dropped. The caller must not change the tree afterwards.
 func (q *Queue) Add(t trace.Tree) bool {
-	it := item{tree: t, spans: len(t.Spans), logs: len(t.Logs), bytes: Size(&t)}
+	if !q.opt.Steps && len(t.Steps) > 0 {
+		if t.Steps = nil; len(t.Spans) == 0 && len(t.Logs) == 0 {
+			return true
+		}
+	}
+	it := item{tree: t, n: Count{uint64(len(t.Spans)), uint64(len(t.Logs)), uint64(len(t.Steps))}, bytes: Size(&t)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.stats.Offered.add(it.spans, it.logs)
+	q.stats.Offered.add(it.n)
 	switch {
 	case q.closing:
-		q.drop(Shutdown, it.spans, it.logs)
+		q.drop(Shutdown, it.n)
 		return false
-	case q.spans+int(q.flight.Spans)+it.spans > q.opt.MaxSpans, q.bytes+q.flightB+it.bytes > q.opt.MaxBytes:
-		q.drop(QueueFull, it.spans, it.logs)
+	case q.spans+q.flight.weight()+it.n.weight() > q.opt.MaxSpans, q.bytes+q.flightB+it.bytes > q.opt.MaxBytes:
+		q.drop(QueueFull, it.n)
 		return false
 	}
 	if len(q.trees) == 0 {
 		q.first = time.Now()
 	}
 	q.trees = append(q.trees, it)
-	q.spans += it.spans
+	q.spans += it.n.weight()
 	q.bytes += it.bytes
-	q.stats.Waiting.add(it.spans, it.logs)
+	q.stats.Waiting.add(it.n)
 	q.stats.Bytes += it.bytes
 	if len(q.trees) == 1 || q.ready() {
 		q.poke()
@@ -234,7 +253,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	defer q.mu.Unlock()
 	if !q.gaveUp {
 		q.gaveUp = true
-		q.drop(Shutdown, int(q.stats.Waiting.Spans), int(q.stats.Waiting.Logs))
+		q.drop(Shutdown, q.stats.Waiting)
 		q.stats.Waiting, q.stats.Bytes = Count{}, 0
 		q.trees, q.snapshot = nil, nil
 	}
@@ -252,10 +271,10 @@ func (q *Queue) ready() bool {
 	return q.spans >= q.opt.BatchSpans || q.bytes >= q.opt.BatchBytes
 }
 
-func (q *Queue) drop(r Reason, spans, logs int) {
+func (q *Queue) drop(r Reason, n Count) {
 	for i := range Reasons {
 		if Reasons[i] == r {
-			q.stats.Dropped[i].add(spans, logs)
+			q.stats.Dropped[i].add(n)
 		}
 	}
 }
@@ -330,16 +349,16 @@ func (q *Queue) next() (batch []item, snap *metric.Snapshot, wait time.Duration,
 	}
 	q.metricsLast = false
 	n := 0
-	for n < len(q.trees) && int(q.flight.Spans) < q.opt.BatchSpans && q.flightB < q.opt.BatchBytes {
+	for n < len(q.trees) && q.flight.weight() < q.opt.BatchSpans && q.flightB < q.opt.BatchBytes {
 		it := &q.trees[n]
-		q.flight.add(it.spans, it.logs)
+		q.flight.add(it.n)
 		q.flightB += it.bytes
 		n++
 	}
 	batch = q.trees[:n:n]
 	// A new slice, so that delivered trees can be freed.
 	q.trees = append([]item(nil), q.trees[n:]...)
-	q.spans -= int(q.flight.Spans)
+	q.spans -= q.flight.weight()
 	q.bytes -= q.flightB
 	q.first = time.Now()
 	return batch, nil, 0, false
@@ -355,32 +374,32 @@ func (q *Queue) deliver(batch []item) {
 	err, late := q.retry(ctx, func() error { return q.sink.Export(ctx, trees) })
 
 	q.mu.Lock()
-	spans, logs := int(q.flight.Spans), int(q.flight.Logs)
-	lostSpans, lostLogs := 0, 0
+	all := q.flight
+	var lost Count
 	reason := Refused
 	var part *PartialError
 	switch {
 	case err == nil:
 	case errors.As(err, &part):
-		lostSpans, lostLogs = min(max(part.Spans, 0), spans), min(max(part.Logs, 0), logs)
+		lost = Count{Spans: min(uint64(max(part.Spans, 0)), all.Spans), Logs: min(uint64(max(part.Logs, 0)), all.Logs)}
 	case q.ctx.Err() != nil:
-		reason, lostSpans, lostLogs = Shutdown, spans, logs
+		reason, lost = Shutdown, all
 	case late || ctx.Err() != nil:
-		reason, lostSpans, lostLogs = Timeout, spans, logs
+		reason, lost = Timeout, all
 	default:
-		lostSpans, lostLogs = spans, logs
+		lost = all
 	}
 	if !q.gaveUp {
-		q.drop(reason, lostSpans, lostLogs)
-		q.stats.Exported.add(spans-lostSpans, logs-lostLogs)
-		q.stats.Waiting.Spans -= q.flight.Spans
-		q.stats.Waiting.Logs -= q.flight.Logs
+		q.drop(reason, lost)
+		q.stats.Waiting.sub(all)
+		all.sub(lost)
+		q.stats.Exported.add(all)
 		q.stats.Bytes -= q.flightB
 		q.stats.Batches++
 	}
 	q.flight, q.flightB = Count{}, 0
 	q.mu.Unlock()
-	q.report(reason, lostSpans, err)
+	q.report(reason, int(lost.Spans), err)
 }
 
 func (q *Queue) deliverMetrics(s *metric.Snapshot) {

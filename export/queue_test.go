@@ -115,7 +115,7 @@ func TestEverySpanAccounted(t *testing.T) {
 						return &RetryError{Err: errors.New("later"), After: time.Duration(rng.IntN(3)) * time.Second}
 					case 2:
 						n := rng.IntN(spans + 1)
-						took.add(spans-n, logs)
+						took.add(Count{Spans: uint64(spans - n), Logs: uint64(logs)})
 						return &PartialError{Spans: n, Err: errors.New("some")}
 					case 3:
 						mu.Unlock()
@@ -128,7 +128,7 @@ func TestEverySpanAccounted(t *testing.T) {
 							return ctx.Err()
 						}
 					}
-					took.add(spans, logs)
+					took.add(Count{Spans: uint64(spans), Logs: uint64(logs)})
 					return nil
 				}
 				q := NewQueue(checked{f, t}, QueueOptions{
@@ -245,6 +245,39 @@ func TestBytesBound(t *testing.T) {
 			t.Errorf("got %+v", s)
 		}
 	})
+}
+
+// Steps go to the sinks that take them only, and are counted apart from spans.
+func TestSteps(t *testing.T) {
+	for _, takes := range []bool{false, true} {
+		got := Count{}
+		f := &fake{export: func(_ context.Context, trees []trace.Tree) error {
+			for i := range trees {
+				got.add(Count{Spans: uint64(len(trees[i].Spans)), Steps: uint64(len(trees[i].Steps))})
+			}
+			return nil
+		}}
+		q := NewQueue(checked{f, t}, QueueOptions{Steps: takes, MaxSpans: 10})
+		q.Add(tree(2, 0))
+		full := false
+		for range 20 {
+			full = !q.Add(trace.Tree{Steps: make([]trace.Step, 1)}) || full
+		}
+		if err := q.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		s := q.Stats()
+		want := Count{Spans: 2}
+		if takes {
+			want.Steps = 8
+		}
+		if got != want || s.Exported != want || full != takes || s.Waiting != (Count{}) {
+			t.Errorf("steps taken %v: got %+v, stats %+v", takes, got, s)
+		}
+		if takes && (s.Offered.Steps != 20 || s.Lost().Steps != 12 || s.Dropped[0].Steps != 12) {
+			t.Errorf("stats %+v", s)
+		}
+	}
 }
 
 func TestRetry(t *testing.T) {
@@ -375,7 +408,7 @@ func TestCloseDeadline(t *testing.T) {
 			}
 			s := q.Stats()
 			checkSum(t, s)
-			if s.dropped(Shutdown) != (Count{20, 4}) || f.closed.Load() != 1 {
+			if s.dropped(Shutdown) != (Count{Spans: 20, Logs: 4}) || f.closed.Load() != 1 {
 				t.Errorf("got %+v, sink closed %d times", s, f.closed.Load())
 			}
 		})

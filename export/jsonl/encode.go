@@ -14,6 +14,15 @@
 // the spans of their request as objects that begin with the key "log" (the
 // event's name), then trace_id, span_id, time_unix_nano, attributes, resource.
 //
+// Steps of engine cores, where they are asked for, are objects that begin with
+// the key "step" (its number, null if not known), then counted (true: the number
+// is our count, not the engine's), engine_index, start_unix_nano, end_unix_nano,
+// gap_nano (since the end of the step before, negative if they overlap), idle (no
+// request was there meanwhile), tokens, requests ([{id, request_id, tokens,
+// computed_tokens, kind}]; id is inferspan.request.internal_id), partial (there are
+// requests that are not listed), preempted (ids), running, waiting, blocks,
+// free_blocks, free_blocks_after, resource. What is not known is null.
+//
 // The bytes depend on nothing but the input: attributes are sorted by key (of
 // equal keys the last one counts), integers have no point and doubles always
 // have a point or an exponent, "NaN", "Infinity" and "-Infinity" are strings,
@@ -44,6 +53,9 @@ func (e *encoder) tree(b []byte, t *trace.Tree) []byte {
 	}
 	for i := range t.Logs {
 		b = e.log(b, &t.Logs[i])
+	}
+	for i := range t.Steps {
+		b = e.step(b, &t.Steps[i])
 	}
 	return b
 }
@@ -125,6 +137,59 @@ func (e *encoder) log(b []byte, l *trace.Log) []byte {
 	b = append(b, `,"resource":`...)
 	b = e.appendResource(b, l.Resource)
 	return append(b, '}', '\n')
+}
+
+func (e *encoder) step(b []byte, s *trace.Step) []byte {
+	num := func(key string, v trace.Int) {
+		b = append(b, key...)
+		b = appendInt(b, v)
+	}
+	at := func(key string, ns int64) { num(key, trace.Int{V: ns, OK: ns != 0}) }
+	num(`{"step":`, s.Number)
+	b = append(b, `,"counted":`...)
+	b = strconv.AppendBool(b, s.Counted)
+	num(`,"engine_index":`, trace.Int{V: int64(s.EngineIndex), OK: true})
+	at(`,"start_unix_nano":`, s.Start)
+	at(`,"end_unix_nano":`, s.End)
+	num(`,"gap_nano":`, s.Gap)
+	b = append(b, `,"idle":`...)
+	b = strconv.AppendBool(b, s.Idle)
+	num(`,"tokens":`, s.Tokens)
+	b = append(b, `,"requests":[`...)
+	for i := range s.Requests {
+		q := &s.Requests[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = appendString(b, q.ID)
+		b = append(b, `,"request_id":`...)
+		b = appendString(b, q.RequestID)
+		num(`,"tokens":`, q.Tokens)
+		num(`,"computed_tokens":`, q.Computed)
+		b = append(b, `,"kind":`...)
+		b = appendString(b, string(q.Kind))
+		b = append(b, '}')
+	}
+	b = append(b, `],"partial":`...)
+	b = strconv.AppendBool(b, s.Partial)
+	b = append(b, `,"preempted":`...)
+	b = appendArray(b, s.Preempted, appendString)
+	num(`,"running":`, s.Running)
+	num(`,"waiting":`, s.Waiting)
+	num(`,"blocks":`, s.Blocks)
+	num(`,"free_blocks":`, s.FreeBlocks)
+	num(`,"free_blocks_after":`, s.FreeAfter)
+	b = append(b, `,"resource":`...)
+	b = e.appendResource(b, s.Resource)
+	return append(b, '}', '\n')
+}
+
+func appendInt(b []byte, v trace.Int) []byte {
+	if !v.OK {
+		return append(b, `null`...)
+	}
+	return strconv.AppendInt(b, v.V, 10)
 }
 
 func (e *encoder) appendResource(b []byte, r *trace.Resource) []byte {

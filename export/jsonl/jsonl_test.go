@@ -42,6 +42,7 @@ func TestGolden(t *testing.T) {
 	}{
 		{"requests", sample.Requests(18)},
 		{"odd", []trace.Tree{sample.Odd()}},
+		{"steps", sample.Steps(9)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := encode(c.trees...)

@@ -140,7 +140,11 @@ func (s *Sink) Export(ctx context.Context, trees []trace.Tree) error {
 	var lost export.PartialError
 	if s.traces != nil {
 		pb := resourceSpans(trees, s.scope, func(r *trace.Resource) *resourcepb.Resource { return s.resources.get(r).pb })
-		if err := s.traces.UploadTraces(ctx, pb); err != nil {
+		var err error
+		if len(pb) > 0 { // there may be trees with steps only
+			err = s.traces.UploadTraces(ctx, pb)
+		}
+		if err != nil {
 			n, msg, ok := partial(err)
 			if !ok {
 				return classify(err)

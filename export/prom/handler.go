@@ -71,6 +71,8 @@ var (
 	qDropped  = queueDesc("export_dropped_spans_total", "Spans not delivered, by reason.", "reason")
 	qLogs     = queueDesc("export_log_events_total", "Log events delivered.")
 	qLogsLost = queueDesc("export_dropped_log_events_total", "Log events not delivered, by reason.", "reason")
+	qSteps    = queueDesc("export_steps_total", "Scheduler steps delivered.")
+	qStepLost = queueDesc("export_dropped_steps_total", "Scheduler steps not delivered, by reason.", "reason")
 	qRetries  = queueDesc("export_retries_total", "Deliveries tried again.")
 	qSpans    = queueDesc("export_queue_spans", "Spans that wait or are being delivered.")
 	qBytes    = queueDesc("export_queue_bytes", "Estimated memory of the spans that wait or are being delivered.")
@@ -82,7 +84,7 @@ func queueDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{qExported, qDropped, qLogs, qLogsLost, qRetries, qSpans, qBytes, qFailed} {
+	for _, d := range []*prometheus.Desc{qExported, qDropped, qLogs, qLogsLost, qSteps, qStepLost, qRetries, qSpans, qBytes, qFailed} {
 		ch <- d
 	}
 }
@@ -97,9 +99,11 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(qExported, s.Exported.Spans)
 		counter(qLogs, s.Exported.Logs)
+		counter(qSteps, s.Exported.Steps)
 		for i, r := range export.Reasons {
 			counter(qDropped, s.Dropped[i].Spans, string(r))
 			counter(qLogsLost, s.Dropped[i].Logs, string(r))
+			counter(qStepLost, s.Dropped[i].Steps, string(r))
 		}
 		counter(qRetries, s.Retries)
 		counter(qFailed, s.FailedSnapshots)

@@ -29,6 +29,7 @@ type Summary struct {
 	first, last              int64 // ns since the epoch
 	derived                  bool
 
+	steps                                         stepStats
 	ttft, tpot, queue, prefill, decode, e2e, http dist
 	prompts, cacheds, outputs                     dist
 
@@ -50,6 +51,9 @@ const maxModels = 100
 
 // Tree takes a request in. It keeps no part of t.
 func (s *Summary) Tree(t *trace.Tree) {
+	for i := range t.Steps {
+		s.steps.add(&t.Steps[i])
+	}
 	if len(t.Spans) == 0 {
 		return
 	}
@@ -115,6 +119,7 @@ func (s *Summary) Write(w io.Writer) error {
 		s.tokenTable(&p)
 		s.slowestTable(&p)
 	}
+	s.stepTables(&p)
 	s.lost(&p)
 	s.noteLines(&p)
 	if _, err := w.Write(p.Bytes()); err != nil {
@@ -329,6 +334,9 @@ func (s *Summary) lost(p *page) {
 	for i := range s.queues {
 		q := &s.queues[i]
 		for j, r := range export.Reasons {
+			if n := q.Dropped[j]; n.Steps > 0 {
+				lines = append(lines, fmt.Sprintf("%s not exported to %s: %s", plural(int(n.Steps), "step"), q.Name, words(string(r))))
+			}
 			if n := q.Dropped[j]; n.Spans > 0 || n.Logs > 0 {
 				text := fmt.Sprintf("%s not exported to %s: %s", plural(int(n.Spans), "span"), q.Name, words(string(r)))
 				if n.Logs > 0 {
@@ -353,7 +361,7 @@ func (s *Summary) lost(p *page) {
 func (s *Summary) noteLines(p *page) {
 	var notes []string
 	if s.derived {
-		notes = append(notes, "* worked out from the arrival of the engine's message in the API server; the engine stamps its own value a moment later")
+		notes = append(notes, "* some are worked out from when the engine's message was sent to the API server, or arrived there; the engine stamps its own value a moment later")
 	}
 	for _, d := range []*dist{&s.ttft, &s.http, &s.e2e} {
 		if d.sampled() {

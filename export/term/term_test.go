@@ -96,6 +96,19 @@ func TestSummaryGolden(t *testing.T) {
 	}
 }
 
+func TestStepTables(t *testing.T) {
+	s := NewSummary(options(80))
+	for _, tr := range sample.Steps(40) {
+		s.Tree(&tr)
+	}
+	var b bytes.Buffer
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "steps.txt", b.Bytes())
+	checkWidth(t, b.Bytes(), 80)
+}
+
 func TestStreamGolden(t *testing.T) {
 	ts := trees()
 	for _, width := range []int{80, 120} {
