@@ -268,6 +268,12 @@ func (in *Interp) keepTypes() error {
 		if t.flags&flagHeapType != 0 {
 			return corrupt(addr, "built-in type")
 		}
+		if _, err := in.typeDict(t, nil); errors.Is(err, ErrNotFound) {
+			// In the part of the interpreter's state that it does not publish.
+			return fmt.Errorf("%w %s: attributes of built-in types are not where the headers say (a debug build)", ErrUnsupported, in.Version)
+		} else if err != nil {
+			return err
+		}
 		types[addr] = t
 	}
 	in.types = types
