@@ -178,7 +178,7 @@ func (c Callable) Check() error {
 		return err
 	}
 	if !bytes.Equal(again, c.def) {
-		return fmt.Errorf("C function of the object at %#x: %w", c.obj.addr, ErrUnstable)
+		return fmt.Errorf("function of the object at %#x: %w", c.obj.addr, ErrUnstable)
 	}
 	return c.obj.still()
 }
@@ -193,12 +193,12 @@ func (c Callable) File(maps []procfs.Mapping) (procfs.Mapping, uint64, error) {
 			continue
 		}
 		if !m.Exec() {
-			return procfs.Mapping{}, 0, fmt.Errorf("C function %s at %#x: not in executable memory: %w", c.Name, c.Addr, ErrCorrupt)
+			return procfs.Mapping{}, 0, fmt.Errorf("function %s of C code at %#x: not in executable memory: %w", c.Name, c.Addr, ErrCorrupt)
 		}
 		if m.Ino == 0 {
-			return procfs.Mapping{}, 0, fmt.Errorf("C function %s at %#x: its code is in no file: %w", c.Name, c.Addr, ErrUnsupported)
+			return procfs.Mapping{}, 0, fmt.Errorf("function %s of C code at %#x: its code is in no file: %w", c.Name, c.Addr, ErrUnsupported)
 		}
 		return m, c.Addr - m.Start + m.Offset, nil
 	}
-	return procfs.Mapping{}, 0, fmt.Errorf("C function %s at %#x: %w", c.Name, c.Addr, ErrUnmapped)
+	return procfs.Mapping{}, 0, fmt.Errorf("function %s of C code at %#x: %w", c.Name, c.Addr, ErrUnmapped)
 }

@@ -124,44 +124,33 @@ func (in *Interp) frame(addr uint64) (Frame, error) {
 	return f, nil
 }
 
-// Local returns a local variable of the frame. ErrNotFound if there is none or
-// it is not set.
-// Before 3.11 only parameters and plain local variables are found.
+// Local returns a local variable of the frame, also one that an inner function shares.
+// ErrNotFound if there is none or it is not set.
 func (f Frame) Local(name string) (Value, error) {
 	if f.in == nil {
 		return Value{}, fmt.Errorf("local %s of no frame: %w", name, ErrNotFound)
 	}
 	l := &f.in.layout
 	v, err := retry(func() (Value, error) {
-		names, err := f.in.follow(f.code.addr+uint64(l.CodeLocalNames), f.code.from)
+		c, err := f.Code()
 		if err != nil {
 			return Value{}, err
 		}
-		list, err := names.List(maxName)
+		i := c.Local(name)
+		if i < 0 {
+			return Value{}, ErrNotFound
+		}
+		v, err := f.in.followFrame(f.addr+uint64(l.FrameLocals+8*i), f.code.from)
 		if err != nil {
 			return Value{}, err
 		}
-		for i, n := range list {
-			s, err := n.Str()
-			if err != nil {
+		if c.Locals[i].Cell && v.builtin("cell") {
+			if v, err = f.in.follow(v.addr+uint64(l.CellRef), v.from); err != nil {
 				return Value{}, err
 			}
-			if s != name {
-				continue
-			}
-			v, err := f.in.followFrame(f.addr+uint64(l.FrameLocals+8*i), f.code.from)
-			if err != nil {
-				return Value{}, err
-			}
-			if v.builtin("cell") { // captured by an inner function
-				if v, err = f.in.follow(v.addr+uint64(l.CellRef), v.from); err != nil {
-					return Value{}, err
-				}
-			}
-			// The frame may have been left meanwhile, and its place reused.
-			return v, f.code.still()
 		}
-		return Value{}, ErrNotFound
+		// The frame may have been left meanwhile, and its place reused.
+		return v, f.code.still()
 	})
 	if err != nil {
 		return Value{}, fmt.Errorf("local %s of %s: %w", name, f.Name, err)

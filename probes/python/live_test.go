@@ -451,12 +451,10 @@ func checkFrames(t *testing.T, in *Interp) {
 	} else if s, err := v.Str(); s != "of serve" || err != nil {
 		t.Errorf("local_text = %q, %v", s, err)
 	}
-	if in.layout.CodeQualname >= 0 { // 3.11+
-		if v, err := frames[i].Local("captured"); err != nil {
-			t.Error(err)
-		} else if v.Kind() != List {
-			t.Errorf("captured is a %s", v.TypeName())
-		}
+	if v, err := frames[i].Local("captured"); err != nil {
+		t.Error(err)
+	} else if v.Kind() != List {
+		t.Errorf("captured is a %s", v.TypeName())
 	}
 	if _, err := frames[i].Local("absent"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("absent local: %v, want %v", err, ErrNotFound)
