@@ -32,8 +32,14 @@ func stepper(t testing.TB) func(n int) {
 	}
 	step := &signal.StepOutput{Core: testCore, Outputs: outs, Stats: &signal.SchedulerStats{Running: signal.Some[int64](batch)}}
 	recv := &signal.Delivered{Engine: 1, PID: apiPID}
+	iter := &signal.Step{Core: testCore, PreemptedKnown: true, Blocks: signal.Some[int64](1000), FreeAfter: signal.Some[int64](400)}
+	for i := range outs {
+		iter.Requests = append(iter.Requests, signal.StepRequest{ID: outs[i].ID, Tokens: 1, Computed: signal.Some[int64](20), Entry: signal.StepRunning, Phase: signal.StepDecode})
+	}
 	return func(n int) {
 		k := uint64(n) + 100
+		iter.Number, iter.Schedule, iter.Update = signal.Some(int64(n)), at(19.5+float64(n)), at(19.99+float64(n))
+		c.Put(iter, sink)
 		step.At, step.Stamp, step.Key = at(20+float64(n)), at(20+float64(n)), k
 		c.Put(step, sink)
 		recv.At, recv.Key = step.At+500_000, k

@@ -17,7 +17,8 @@ type engine struct {
 	kind   string
 	model  string
 	pdRole string
-	res    *trace.Resource // of the whole engine
+	base   []signal.KV     // resource attributes of the whole engine
+	res    *trace.Resource // of them
 	procs  []process
 	cores  []*core
 	msgs   messages
@@ -40,6 +41,7 @@ type engine struct {
 type process struct {
 	pid  uint32
 	role string
+	own  []signal.KV
 	res  *trace.Resource
 }
 
@@ -58,7 +60,8 @@ type core struct {
 	gone tombs
 	m    coreMetrics
 
-	steps stepTrack
+	config []signal.KV // resource attributes read from its memory
+	steps  stepTrack
 }
 
 func (c *Correlator) engine(id signal.EngineID) *engine {
@@ -86,7 +89,8 @@ func (e *engine) core(k signal.Core) *core {
 func (c *Correlator) engineFacts(s *signal.Engine) {
 	e := c.engine(s.ID)
 	e.kind, e.model, e.pdRole = s.Kind, s.Model, s.PDRole
-	e.res = resource(e.res, s.Resource, nil)
+	e.base = cloneKV(s.Resource)
+	e.res = resource(e.res, e.base, nil)
 	procs := make([]process, 0, len(s.Process))
 	for _, p := range s.Process {
 		old := &trace.Resource{}
@@ -95,9 +99,35 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 				old = q.res
 			}
 		}
-		procs = append(procs, process{p.PID, p.Role, resource(old, s.Resource, p.Resource)})
+		procs = append(procs, process{p.PID, p.Role, cloneKV(p.Resource), old})
 	}
 	e.procs = procs
+	e.describeProcesses()
+}
+
+// describeProcesses makes the resources of the processes anew, of which those that
+// have not changed stay.
+func (e *engine) describeProcesses() {
+	for i := range e.procs {
+		p := &e.procs[i]
+		own := p.own
+		for _, co := range e.cores {
+			if co.PID == p.pid {
+				own = slices.Concat(own, co.config)
+			}
+		}
+		p.res = resource(p.res, e.base, own)
+	}
+}
+
+func cloneKV(list []signal.KV) []signal.KV {
+	list = slices.Clone(list)
+	for i := range list {
+		if v, ok := list[i].Value.([]string); ok {
+			list[i].Value = slices.Clone(v)
+		}
+	}
+	return list
 }
 
 // resource merges attributes, those of own winning, and returns old if nothing changed.

@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
 )
 
@@ -10,6 +11,31 @@ func (c *Correlator) engineConfig(s *signal.EngineConfig) {
 	if s.LogStats.OK {
 		e.logStats = s.LogStats
 	}
+	co := e.core(s.Core)
+	co.config = nil
+	for _, x := range []struct {
+		key string
+		v   signal.Opt[int64]
+	}{
+		{semconv.AttrInferspanEngineMaxNumSeqs, s.MaxSeqs},
+		{semconv.AttrInferspanEngineMaxNumBatchedTokens, s.MaxBatchedTokens},
+		{semconv.AttrInferspanEngineBlockSize, s.BlockSize},
+		{semconv.AttrInferspanEngineKVBlocks, s.Blocks},
+		{semconv.AttrInferspanEngineTensorParallelSize, s.TensorParallel},
+		{semconv.AttrInferspanEnginePipelineParallelSize, s.PipelineParallel},
+		{semconv.AttrInferspanEngineDataParallelSize, s.DataParallel},
+	} {
+		if x.v.OK {
+			co.config = append(co.config, signal.KV{Key: x.key, Value: x.v.V})
+		}
+	}
+	if s.PrefixCaching.OK {
+		co.config = append(co.config, signal.KV{Key: semconv.AttrInferspanEnginePrefixCaching, Value: s.PrefixCaching.V})
+	}
+	if s.SpecMethod.OK && s.SpecMethod.V != "" {
+		co.config = append(co.config, signal.KV{Key: semconv.AttrInferspanEngineSpecMethod, Value: s.SpecMethod.V})
+	}
+	e.describeProcesses()
 }
 
 // requestPeeked takes in a request that was running or waiting when its core was

@@ -108,6 +108,35 @@ func TestPeeked(t *testing.T) {
 	}
 }
 
+// The configuration is part of the core's resource, whatever comes first.
+func TestEngineConfig(t *testing.T) {
+	cfg := &signal.EngineConfig{At: at(2), Core: testCore, MaxSeqs: signal.Some[int64](128), PrefixCaching: signal.Some(true), SpecMethod: signal.Some("")}
+	facts := newScript().sig[1]
+	for _, list := range [][]signal.Signal{{cfg}, {cfg, facts}, {cfg, cfg, facts, facts}} {
+		s := newScript()
+		s.sig = append(s.sig, list...)
+		trees, _ := run(t, NewOptions(), append(s.sig, newScript().chat(100, 7, "chatcmpl-a").sig[2:]...))
+		want := []trace.Attr{{Key: "inferspan.engine.max_num_seqs", Value: int64(128)}, {Key: "inferspan.engine.prefix_caching", Value: true}, {Key: "process.pid", Value: int64(corePID)}, {Key: "service.name", Value: "vllm"}}
+		if got := one(t, trees, "llm_request").Resource.Attrs; !slices.Equal(got, want) {
+			t.Errorf("resource %v", got)
+		}
+		if got := one(t, trees, "chat tiny").Resource.Attrs; len(got) != 2 {
+			t.Errorf("resource of the API server %v", got)
+		}
+	}
+	c := New(NewOptions())
+	var res []*trace.Resource
+	for range 3 {
+		for _, x := range []signal.Signal{newScript().sig[0], facts, cfg} {
+			c.Put(x, nil)
+		}
+		res = append(res, c.engine(1).resource(corePID))
+	}
+	if res[1] != res[0] || res[2] != res[0] {
+		t.Error("a resource that has not changed is another one")
+	}
+}
+
 func TestPeekOfWhatIsOver(t *testing.T) {
 	s := newScript().chat(50, 7, "chatcmpl-a").peek(60, "chatcmpl-a", 3).put(&signal.Detach{At: at(200)})
 	trees, _ := run(t, NewOptions(), s.sig)

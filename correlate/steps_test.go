@@ -202,11 +202,14 @@ func TestStepsMissed(t *testing.T) {
 	o := NewOptions()
 	o.Steps = StepsRefs
 	for name, spoil := range map[string]func(*script){
-		"a step is missing":   func(s *script) { s.sig = slices.Delete(s.sig, 5, 6) },
-		"a step is partial":   func(s *script) { s.sig[5].(*signal.Step).Partial = true },
-		"the last one":        func(s *script) { s.drop(16) },
-		"an end was not seen": func(s *script) { st := s.sig[5].(*signal.Step); st.Detail, st.Requests, st.Partial = signal.StepNoEnd, nil, true },
-		"its first one":       func(s *script) { s.drop(11) },
+		"a step is missing": func(s *script) { s.sig = slices.Delete(s.sig, 5, 6) },
+		"a step is partial": func(s *script) { s.sig[5].(*signal.Step).Partial = true },
+		"the last one":      func(s *script) { s.drop(16) },
+		"an end was not seen": func(s *script) {
+			st := s.sig[5].(*signal.Step)
+			st.Detail, st.Requests, st.Partial = signal.StepNoEnd, nil, true
+		},
+		"its first one": func(s *script) { s.drop(11) },
 		"probes were taken out": func(s *script) {
 			s.sig = slices.Insert(s.sig, 6, signal.Signal(&signal.ProbeChange{At: at(119.2), Engine: 1, PID: corePID, Probe: "steps"}))
 		},

@@ -83,6 +83,7 @@ type metricsFile struct {
 
 type ownFile struct {
 	Attributes []attr
+	Resource   []attr
 	Spans      []struct {
 		ID, Name, Layer, When string
 		Parent                []string
@@ -156,6 +157,7 @@ func generate(dir string) ([]byte, error) {
 	}
 	body.WriteString("}\n\n// OwnAttrs are the attributes beyond the documented ones.\nvar OwnAttrs = " + attrTable(of.Attributes) + "\n")
 	g.attrs(of.Attributes)
+	g.attrs(of.Resource)
 	body.WriteString("\n// OwnSpans are the spans beyond the documented ones.\nvar OwnSpans = []Span{\n")
 	for _, s := range of.Spans {
 		g.add("Span", s.ID, s.ID)
