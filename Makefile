@@ -22,16 +22,11 @@ build: ## the program: bin/inferspan, static, BPF objects embedded
 	$(GO) build -trimpath -o bin/workload ./tests/workload/cmd/workload
 
 .PHONY: test
-test: test-unit test-collector test-e2e ## every test except the long benchmark (root; installs a real engine)
+test: test-unit test-e2e ## every test except the long benchmark (root; installs a real engine)
 
 .PHONY: test-unit
 test-unit: pythons ## tests that need no engine
 	$(GOTEST) -count=1 -timeout 15m ./...
-
-.PHONY: test-collector
-test-collector: build ## tests against a real OpenTelemetry Collector, in a module of its own
-	@if [ -f tests/collector/go.mod ]; then cd tests/collector && $(GO) -C ../.. build -o bin/gotest ./scripts/gotest && ../../bin/gotest -count=1 -timeout 20m ./...; \
-	else echo "tests/collector: skipped: no such module in this tree"; fi
 
 .PHONY: test-e2e
 test-e2e: build engine ## the real engine, traced (root)
@@ -79,6 +74,7 @@ check-generate: ## generate again and fail if anything committed differs
 lint: ## gofmt, go vet, staticcheck, clang-format, shell syntax
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "gofmt: $$bad" >&2; exit 1; }
 	$(GO) vet ./...
+	$(GO) -C tests/collector vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	@if [ -n "$(BPF_SOURCES)" ]; then clang-format --dry-run -Werror $(BPF_SOURCES); fi
 	@for f in $$(git ls-files '*.sh' .ci/run); do bash -n $$f || exit 1; done

@@ -23,20 +23,29 @@ var update = flag.Bool("update", false, "write the goldens instead of comparing"
 // maxSize keeps the repository small.
 const maxSize = 200 << 10
 
-// build builds the program: the goldens are those of what users run.
-func build(t *testing.T) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "inferspan")
-	out, err := exec.Command("go", "build", "-o", bin, "inferspan/cmd/tracer").CombinedOutput()
-	if err != nil {
-		t.Fatalf("building the program: %v\n%s", err, out)
-	}
-	return bin
+var program string // the built program: the goldens are those of what users run
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "captures")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		program = filepath.Join(dir, "inferspan")
+		if out, err := exec.Command("go", "build", "-o", program, "inferspan/cmd/tracer").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building the program: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
 }
 
-func replay(bin, file, to string, args ...string) ([]byte, error) {
+func replay(file, to string, args ...string) ([]byte, error) {
 	var stderr bytes.Buffer
-	cmd := exec.Command(bin, append([]string{"replay", file, "--to", to}, args...)...)
+	cmd := exec.Command(program, append([]string{"replay", file, "--to", to}, args...)...)
 	// Settings of the machine must not reach a golden.
 	cmd.Env = []string{"HOME=" + os.TempDir(), "TZ=UTC"}
 	cmd.Stderr = &stderr
@@ -55,7 +64,6 @@ func TestReplay(t *testing.T) {
 	if len(files) == 0 {
 		t.Fatal("no recordings: make.sh makes them")
 	}
-	bin := build(t)
 	for _, f := range files {
 		name := strings.TrimSuffix(f, ".isr")
 		t.Run(name, func(t *testing.T) {
@@ -67,11 +75,11 @@ func TestReplay(t *testing.T) {
 				{"prom", name + ".prom.golden"},
 			} {
 				// Precision 2 shows every event that the recording gives.
-				got, err := replay(bin, f, g.to, "--precision", "2")
+				got, err := replay(f, g.to, "--precision", "2")
 				if err != nil {
 					t.Fatal(err)
 				}
-				again, err := replay(bin, f, g.to, "--precision", "2")
+				again, err := replay(f, g.to, "--precision", "2")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -145,7 +153,6 @@ var recorded = []struct {
 // traffic that was recorded.
 func TestEntrySpans(t *testing.T) {
 	const seed = 7
-	bin := build(t)
 	files, err := filepath.Glob("*.isr")
 	if err != nil || len(files) != len(recorded) {
 		t.Errorf("%d recordings (%v), want the %d of the list", len(files), err, len(recorded))
@@ -163,7 +170,7 @@ func TestEntrySpans(t *testing.T) {
 					}
 				}
 			}
-			out, err := replay(bin, r.name+".isr", "jsonl", "--precision", "0")
+			out, err := replay(r.name+".isr", "jsonl", "--precision", "0")
 			if err != nil {
 				t.Fatal(err)
 			}

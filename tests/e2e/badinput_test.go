@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"inferspan/tests/collectortest"
 	"inferspan/tests/workload"
 )
 
@@ -260,9 +261,9 @@ func descendants(pid int) []int {
 
 // collectorGoesAway has a receiver that is there at the start only.
 func collectorGoesAway(t *testing.T, e *engine) {
-	rx := newReceiver(t)
-	tr := attach(t, e, "--otlp-endpoint", rx.URL)
-	rx.Close()
+	c := collectortest.Start(t)
+	tr := attach(t, e, "--otlp-endpoint", c.Endpoint)
+	c.Stop()
 	e.playNamed(t, workload.Options{Seed: 43}, "chat")
 	code, spans := tr.stop(t)
 	if code != exitExport {

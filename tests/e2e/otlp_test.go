@@ -1,105 +1,117 @@
 package e2e
 
 import (
-	"compress/gzip"
-	"encoding/hex"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"sync"
+	"strings"
 	"testing"
+	"time"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	common "go.opentelemetry.io/proto/otlp/common/v1"
-	"google.golang.org/protobuf/proto"
+	"inferspan/tests/collectortest"
 )
 
 // nativeSpan is an llm_request span of the engine itself.
 type nativeSpan struct {
 	TraceID, ParentID string
-	Start, End        uint64
-	Attrs             map[string]any // string or float64
+	Start, End        int64
+	Attrs             map[string]any
 }
 
-// receiver takes OTLP over HTTP and keeps the llm_request spans.
-type receiver struct {
-	*httptest.Server
-	mu    sync.Mutex
-	spans []*nativeSpan
-	other map[string]int // spans of other names
-	fault error
+// number returns a numeric attribute.
+func (n *nativeSpan) number(key string) (float64, bool) {
+	switch v := n.Attrs[key].(type) {
+	case float64:
+		return v, true
+	case int64:
+		return float64(v), true
+	}
+	return 0, false
 }
 
-func newReceiver(t *testing.T) *receiver {
-	r := &receiver{other: map[string]int{}}
-	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if err := r.take(req); err != nil {
-			r.mu.Lock()
-			r.fault = err
-			r.mu.Unlock()
-			http.Error(w, err.Error(), http.StatusBadRequest)
+// received splits what the Collector got into the engine's own llm_request spans
+// and all of ours.
+func received(t *testing.T, c *collectortest.Collector) (native []*nativeSpan, ours []collectortest.Span) {
+	t.Helper()
+	all, err := c.Spans()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		s := &all[i]
+		switch {
+		case s.Scope == "inferspan":
+			ours = append(ours, *s)
+		case strings.HasPrefix(s.Scope, "vllm") && s.Name == "llm_request":
+			native = append(native, &nativeSpan{s.TraceID, s.ParentID, s.Start, s.End, s.Attrs})
+		}
+	}
+	if bad := c.Complaints(); len(bad) > 0 {
+		t.Errorf("the Collector complains: %q", bad)
+	}
+	return native, ours
+}
+
+// waitSpans waits until the number of spans stays the same for a second: the
+// engine's exporter says nothing about when it is done.
+func waitSpans(t *testing.T, c *collectortest.Collector) {
+	t.Helper()
+	last := -1
+	for range 20 {
+		all, err := c.Spans()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) == last {
 			return
 		}
-		w.Header().Set("Content-Type", "application/x-protobuf")
-	}))
-	t.Cleanup(r.Close)
-	return r
+		last = len(all)
+		time.Sleep(time.Second)
+	}
+	t.Fatal("spans keep coming for 20 s after the last request")
 }
 
-func (r *receiver) take(req *http.Request) error {
-	if req.URL.Path != "/v1/traces" {
-		return nil // metrics and logs of the engine do not concern us
+// checkOTLP checks that the Collector got the spans that the other export wrote.
+func checkOTLP(t *testing.T, written []*span, got []collectortest.Span) {
+	t.Helper()
+	f := faults{t: t}
+	defer f.end("spans by OTLP")
+	if len(got) != len(written) {
+		f.add("the Collector has %d of our spans, %d were written as JSON lines", len(got), len(written))
 	}
-	var body io.Reader = req.Body
-	if req.Header.Get("Content-Encoding") == "gzip" {
-		z, err := gzip.NewReader(body)
-		if err != nil {
-			return fmt.Errorf("reading spans of the engine: %w", err)
+	byID := map[string]*collectortest.Span{}
+	for i := range got {
+		byID[got[i].SpanID] = &got[i]
+	}
+	for _, w := range written {
+		g := byID[w.SpanID]
+		if g == nil {
+			f.add("the Collector has no span %s (%s)", w.SpanID, w.Name)
+			continue
 		}
-		body = z
-	}
-	b, err := io.ReadAll(body)
-	if err != nil {
-		return fmt.Errorf("reading spans of the engine: %w", err)
-	}
-	var m collector.ExportTraceServiceRequest
-	if err := proto.Unmarshal(b, &m); err != nil {
-		return fmt.Errorf("reading spans of the engine: %w", err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, rs := range m.ResourceSpans {
-		for _, ss := range rs.ScopeSpans {
-			for _, s := range ss.Spans {
-				if s.Name != "llm_request" {
-					r.other[s.Name]++
-					continue
-				}
-				n := &nativeSpan{TraceID: hex.EncodeToString(s.TraceId), ParentID: hex.EncodeToString(s.ParentSpanId), Start: s.StartTimeUnixNano, End: s.EndTimeUnixNano, Attrs: map[string]any{}}
-				for _, a := range s.Attributes {
-					switch v := a.Value.Value.(type) {
-					case *common.AnyValue_StringValue:
-						n.Attrs[a.Key] = v.StringValue
-					case *common.AnyValue_DoubleValue:
-						n.Attrs[a.Key] = v.DoubleValue
-					case *common.AnyValue_IntValue:
-						n.Attrs[a.Key] = float64(v.IntValue)
-					}
-				}
-				r.spans = append(r.spans, n)
+		if g.TraceID != w.TraceID || g.ParentID != w.ParentID || g.Name != w.Name || g.Start != w.Start || g.End != w.End || len(g.Events) != len(w.Events) {
+			f.add("span %s came as %+v, written as %+v", w.SpanID, *g, *w)
+		}
+		if len(g.Attrs) != len(w.Attrs) {
+			f.add("span %s came with attributes %v, written with %v", w.SpanID, g.Attrs, w.Attrs)
+			continue
+		}
+		for k, v := range w.Attrs {
+			a, b := fmt.Sprint(v), fmt.Sprint(g.Attrs[k])
+			if _, ok := w.number(k); ok {
+				a, b = number(t, a), number(t, b)
+			}
+			if a != b {
+				f.add("span %s: %s came as %s, written as %s", w.SpanID, k, b, a)
 			}
 		}
 	}
-	return nil
 }
 
-func (r *receiver) native(t *testing.T) []*nativeSpan {
+// number writes a number in one form, however it was written.
+func number(t *testing.T, s string) string {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.fault != nil {
-		t.Fatal(r.fault)
+	var v float64
+	if _, err := fmt.Sscan(s, &v); err != nil {
+		t.Fatalf("%q is not a number: %v", s, err)
 	}
-	return append([]*nativeSpan(nil), r.spans...)
+	return fmt.Sprint(v)
 }

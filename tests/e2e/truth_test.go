@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 	"text/tabwriter"
-	"time"
 
+	"inferspan/tests/collectortest"
 	"inferspan/tests/workload"
 )
 
@@ -74,16 +74,17 @@ func TestTruth(t *testing.T) {
 var truthOptions = workload.Options{Seed: 3}
 
 func truth(t *testing.T) map[string]int {
-	rx := newReceiver(t)
+	c := collectortest.Start(t)
 	e := startEngine(t, []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf", "OTEL_SERVICE_NAME=vllm-truth", "OTEL_BSP_SCHEDULE_DELAY=200"},
-		append(generateFlags, "--otlp-traces-endpoint", rx.URL+"/v1/traces")...)
-	tr := attach(t, e, "--precision", "2")
+		append(generateFlags, "--otlp-traces-endpoint", c.Endpoint+"/v1/traces")...)
+	tr := attach(t, e, "--precision", "2", "--otlp-endpoint", c.Endpoint)
 	log := e.play(t, truthOptions, generateNeeds...)
 	e.idle(t)
 	tr.settle(t, inferences(log))
-	time.Sleep(time.Second) // the engine's exporter sends every 200 ms
 	spans := tr.mustStop(t)
-	native := rx.native(t)
+	waitSpans(t, c)
+	native, ours := received(t, c)
+	checkOTLP(t, spans, ours)
 
 	checkHTTP(t, log, spans)
 	compareNative(t, log, spans, native)
@@ -237,7 +238,7 @@ func compareNative(t *testing.T, log []workload.Entry, spans []*span, native []*
 // compare notes the difference in one attribute and fails when it is too large.
 func compare(f *faults, id, a string, s *span, n *nativeSpan, d *differences, scale float64) {
 	f.t.Helper()
-	theirs, has := n.Attrs[a].(float64)
+	theirs, has := n.number(a)
 	mine, ok := s.number(a)
 	if !has {
 		if ok && mine != 0 && scale == 1 {
@@ -314,7 +315,7 @@ func assign(ours []*span, theirs []*nativeSpan) []*span {
 		for i := range p {
 			for _, a := range times {
 				m, _ := p[i].number(a)
-				n, _ := theirs[i].Attrs[a].(float64)
+				n, _ := theirs[i].number(a)
 				cost += math.Abs(m - n*1e9)
 			}
 		}

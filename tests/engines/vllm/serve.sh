@@ -66,7 +66,7 @@ stop() {
 }
 
 start() {
-	local port=8000 log='' timeout=180
+	local port=8000 log='' timeout=400
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--port) port=$2; shift 2 ;;
