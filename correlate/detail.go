@@ -83,7 +83,7 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 				co.m.forgetSteps()
 			}
 		}
-	case signal.DetailState:
+	case signal.DetailPeeks:
 		for _, co := range e.cores {
 			if co.PID == s.PID || s.PID == 0 {
 				co.m.forgetPeek()

@@ -3,7 +3,7 @@ package signal
 // Names of details, for ProbeChange.Probe.
 const (
 	DetailSteps      = "steps"       // Step
-	DetailState      = "state"       // EngineState and RequestPeeked
+	DetailPeeks      = "peeks"       // EngineState, EngineConfig and RequestPeeked
 	DetailStamps     = "stamps"      // Delivered with Stamped
 	DetailTokenize   = "tokenize"    // Tokenized
 	DetailDetokenize = "detokenize"  // Detokenized
