@@ -13,6 +13,7 @@ import (
 
 	"inferspan/bpf"
 	"inferspan/bpf/event/capture"
+	"inferspan/probes/elf"
 	"inferspan/probes/procfs"
 	"inferspan/probes/python"
 	"inferspan/probes/python/plan"
@@ -106,6 +107,7 @@ type pythonProbe struct {
 	spec    PythonProbe
 	status  PythonStatus
 	link    io.Closer
+	at      uint64     // where it stands in the process
 	watched []*watched // as status.Watches
 }
 
@@ -211,9 +213,15 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 			return fmt.Errorf("%s is the C function of %s, which has a probe", fn, other.status.Callable)
 		}
 	}
-	p.status.Addr = c.Addr
+	p.status.Addr, p.at = c.Addr, c.Addr
+	if e, err := elf.New(f); err == nil {
+		if fn, err := e.FuncAt(off); err == nil {
+			at, _ := e.Emulated(fn)
+			p.at, off = c.Addr+at-off, at
+		}
+	}
 	// Before the link: a hit without it would not be counted.
-	if err := i.tracer.SetProbe(i.pid, c.Addr, p.status.Probe, 0); err != nil {
+	if err := i.tracer.SetProbe(i.pid, p.at, p.status.Probe, 0); err != nil {
 		return err
 	}
 	prog := i.tracer.Program(bpf.ProgPyHit)
@@ -222,7 +230,7 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 	}
 	l, err := exe.Uprobe(c.Name, prog, &link.UprobeOptions{Address: off, PID: i.pid})
 	if err != nil {
-		return errors.Join(explain(err), i.tracer.RemoveProbe(i.pid, c.Addr))
+		return errors.Join(explain(err), i.tracer.RemoveProbe(i.pid, p.at))
 	}
 	p.link = l
 	p.status.Attached, p.status.Reason = true, ""
@@ -303,7 +311,7 @@ func (i *Interpreter) Detach(n int, reason string) error {
 	if p.link == nil {
 		return nil
 	}
-	err := errors.Join(p.link.Close(), i.tracer.RemoveProbe(i.pid, p.status.Addr))
+	err := errors.Join(p.link.Close(), i.tracer.RemoveProbe(i.pid, p.at))
 	p.link = nil
 	p.status.Attached, p.status.Reason = false, reason
 	if err != nil {
@@ -343,7 +351,7 @@ func (i *Interpreter) ProbeHits(n int) (uint64, error) {
 		return 0, os.ErrClosed
 	}
 	if p := i.probes[n]; p.link != nil {
-		return i.tracer.ProbeHits(i.pid, p.status.Addr)
+		return i.tracer.ProbeHits(i.pid, p.at)
 	}
 	return 0, nil
 }
