@@ -50,6 +50,8 @@ const (
 	TapOutputs                  // zmq_msg_send in a core
 	TapReceipts                 // zmq_msg_recv in a front end
 	TapHTTP                     // socket calls of an API server
+	TapSteps                    // captures of the scheduler in a core
+	TapPeeks                    // looks into the memory of a core
 	tapStats                    // events and statistics in the outputs
 )
 
@@ -109,6 +111,7 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 
 type capabilities struct {
 	e       *Engine
+	inside  bool           // the core is part of a program
 	missing map[Tap]string // why a tap gives nothing
 }
 
@@ -130,12 +133,12 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 		}
 	}
 	const zmq = TapRequests | TapOutputs | TapReceipts
-	const all = zmq | TapHTTP
+	const all = zmq | TapHTTP | TapSteps
 	for _, it := range h.Items {
 		if it.State == host.Missing && it.Required {
 			t := Tap(all)
 			if it.Name == host.Uprobe {
-				t = zmq
+				t = zmq | TapSteps
 			}
 			miss(t, "the host lacks %s: %s", it.Name, it.Detail)
 		}
@@ -151,10 +154,17 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 		count[p.Role]++
 		switch p.Role {
 		case RoleCore:
-			if p.ZMQ != nil {
+			switch {
+			case p.InProcess:
+				c.inside = true
+				unreadable = "the engine core is part of the program and sends no messages"
+			case p.ZMQ != nil:
 				readable++
-			} else {
+			default:
 				unreadable = "the engine core maps no libzmq"
+			}
+			if p.Python.Problem != "" {
+				miss(TapSteps|TapPeeks, "the interpreter of the engine core cannot be read: %s", p.Python.Problem)
 			}
 		case RoleAPIServer:
 			if p.TLS {
@@ -171,8 +181,9 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 	switch {
 	case c.e.Generation == "V0":
 		miss(zmq|tapStats, "the messages of vLLM's V0 engine are not read")
+		miss(TapSteps|TapPeeks, "the scheduler of vLLM's V0 engine is not read")
 	case count[RoleCore] == 0:
-		miss(TapRequests|TapOutputs, "no engine core runs on this host")
+		miss(TapRequests|TapOutputs|TapSteps|TapPeeks, "no engine core runs on this host")
 	case readable == 0:
 		miss(TapRequests|TapOutputs, "%s", unreadable)
 	}
@@ -181,7 +192,7 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 	}
 	switch {
 	case count[RoleAPIServer] > 0:
-	case count[RoleOffline] > 0:
+	case count[RoleOffline] > 0, c.inside:
 		miss(TapHTTP, "the engine is used as a library: there are no HTTP requests")
 	default:
 		miss(TapHTTP, "no API server runs on this host")
@@ -223,10 +234,54 @@ func (c *capabilities) with(t Tap) (CapabilityState, string) {
 	return Exact, ""
 }
 
+// stepped gives the state of something made from the taps, or else from the steps
+// of the scheduler.
+func (c *capabilities) stepped(t Tap) (CapabilityState, string) {
+	why, ok := c.need(t)
+	if ok {
+		return Exact, ""
+	}
+	// Without messages, requests are known by looks at the core, if it is known at all
+	// that these are missing for good.
+	if _, ok := c.need(TapRequests | TapOutputs); !ok && !c.inside {
+		return Unavailable, why
+	}
+	need := Tap(TapSteps)
+	if c.inside {
+		need |= TapPeeks
+	}
+	if no, ok := c.need(need); !ok {
+		if no != why {
+			why += "; " + no
+		}
+		return Unavailable, why
+	}
+	return Derived, "from the steps of the scheduler: " + why
+}
+
+// peeked gives the state of something made from the taps, or else by looking at the
+// core once in a while.
+func (c *capabilities) peeked(t Tap) (CapabilityState, string) {
+	why, ok := c.need(t)
+	if ok {
+		return Exact, ""
+	}
+	if no, ok := c.need(TapPeeks); !ok {
+		if no != why {
+			why += "; " + no
+		}
+		return Unavailable, why
+	}
+	return Derived, "looked at once a second: " + why
+}
+
 // received is the state of a time that ends when the front end has received: the
 // engine stamps it there by its wall clock, right after the receive that is seen.
 func (c *capabilities) received() (CapabilityState, string) {
 	if why, ok := c.need(TapRequests | TapOutputs); !ok {
+		if c.inside {
+			return c.stepped(TapRequests | TapOutputs)
+		}
 		return Unavailable, why
 	}
 	if why, ok := c.need(TapReceipts); !ok {
@@ -236,6 +291,7 @@ func (c *capabilities) received() (CapabilityState, string) {
 }
 
 const (
+	notQueued        = "when a request is queued inside a program is not seen"
 	noFrontEndProbes = "needs probes in the front end's interpreter"
 	noTransfer       = "needs captures of the scheduler's KV connector"
 )
@@ -250,19 +306,22 @@ func (c *capabilities) span(s *semconv.Span) (CapabilityState, string) {
 	}
 	switch s.ID {
 	case "vllm.v1.llm_request":
-		return c.with(TapRequests | TapOutputs)
+		return c.stepped(TapRequests | TapOutputs)
 	case "vllm.v1.wait":
-		return c.with(TapRequests | TapOutputs | tapStats)
+		if c.inside {
+			return Unavailable, notQueued
+		}
+		return c.stepped(TapRequests | TapOutputs | tapStats)
 	case "vllm.v1.prefill":
 		if c.e.PDRole == "consumer" {
 			return Unavailable, "a decode node has no prefill"
 		}
-		return c.with(TapRequests | TapOutputs | tapStats)
+		return c.stepped(TapRequests | TapOutputs | tapStats)
 	case "vllm.v1.decode":
 		if c.e.PDRole == "producer" {
 			return Unavailable, "a prefill node has no decode"
 		}
-		return c.with(TapRequests | TapOutputs)
+		return c.stepped(TapRequests | TapOutputs)
 	case "vllm.v1.kv_transfer":
 		if c.e.PDRole == "none" {
 			return Unavailable, "the engine has no KV transfer"
@@ -286,18 +345,25 @@ func (c *capabilities) attribute(s *semconv.Span, a *semconv.Attr) (CapabilitySt
 		return Unavailable, noTransfer
 	case semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeToFirstToken:
 		return c.received()
-	case semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAIRequestPreemptionCount:
-		return c.with(tapStats)
+	case semconv.AttrGenAILatencyTimeInQueue:
+		if c.inside {
+			return Unavailable, notQueued
+		}
+		return c.stepped(tapStats)
+	case semconv.AttrGenAIRequestPreemptionCount:
+		return c.stepped(tapStats)
 	case semconv.AttrGenAILatencyTimeInModelPrefill:
 		if c.e.PDRole == "consumer" {
 			return Exact, "always 0 on a decode node"
 		}
-		return c.with(tapStats)
+		return c.stepped(tapStats)
 	case semconv.AttrGenAILatencyTimeInModelInference:
 		if c.e.PDRole == "consumer" {
 			return Exact, ""
 		}
-		return c.with(tapStats)
+		return c.stepped(tapStats)
+	case semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAIUsageCompletionTokens:
+		return c.stepped(TapOutputs)
 	case semconv.AttrGenAIPDRole:
 		if c.e.PDRole == "" {
 			return Unavailable, "the engine's KV transfer configuration is not known, or lets it play both roles"
@@ -330,10 +396,12 @@ func (c *capabilities) entryAttribute(a *semconv.Attr) (CapabilityState, string)
 
 func (c *capabilities) event(ev *semconv.Event) (CapabilityState, string) {
 	tap := Tap(TapRequests | TapOutputs)
-	if ev.ID == "vllm.event.WAIT" || ev.ID == "vllm.event.PREEMPTED" {
-		tap |= tapStats
-	}
 	st, why := c.with(tap)
+	if ev.ID == "vllm.event.WAIT" || ev.ID == "vllm.event.PREEMPTED" {
+		if st, why = c.stepped(tap | tapStats); c.inside && ev.ID == "vllm.event.WAIT" {
+			st, why = Unavailable, notQueued
+		}
+	}
 	if st == Exact && c.e.Tokenizer == "" && (ev.ID == "vllm.event.PREFILL" || ev.ID == "vllm.event.DECODE") {
 		why = "without token texts: no tokenizer.json was found"
 	}
@@ -347,15 +415,18 @@ func (c *capabilities) metric(m *semconv.Metric) (CapabilityState, string) {
 	switch m.ID {
 	case "vllm.genai_llm_usage_tokens":
 		if why, ok := c.need(TapHTTP); !ok {
-			if st, _ := c.with(TapRequests | TapOutputs); st == Unavailable {
+			switch st, _ := c.stepped(TapRequests | TapOutputs); st {
+			case Unavailable:
 				return st, why
+			case Derived:
+				return st, "counted by the steps of the scheduler: " + why
 			}
 			return Derived, "counted by the engine's messages: " + why
 		}
 		return Exact, ""
 	case "vllm.vllm_iter_count":
-		if why, ok := c.need(TapOutputs); !ok {
-			return Unavailable, why
+		if _, ok := c.need(TapOutputs); !ok {
+			return c.stepped(TapOutputs)
 		}
 		if why, ok := c.need(tapStats); !ok {
 			return Derived, "steps that gave outputs: " + why
@@ -364,14 +435,23 @@ func (c *capabilities) metric(m *semconv.Metric) (CapabilityState, string) {
 	case "vllm.genai_llm_first_token_seconds", "vllm.gen_ai_server_request_duration",
 		"otel.gen_ai.server.time_to_first_token", "otel.gen_ai.server.request.duration":
 		return c.received()
-	case "vllm.gen_ai_vllm_num_requests_running", "vllm.gen_ai_vllm_num_requests_waiting", "vllm.gen_ai_vllm_kv_cache_usage_perc",
-		"vllm.gen_ai_vllm_prefix_cache_queries", "vllm.gen_ai_vllm_prefix_cache_hits":
+	case "vllm.gen_ai_vllm_num_requests_running", "vllm.gen_ai_vllm_num_requests_waiting", "vllm.gen_ai_vllm_kv_cache_usage_perc":
+		return c.peeked(TapOutputs | tapStats)
+	case "vllm.gen_ai_vllm_prefix_cache_queries", "vllm.gen_ai_vllm_prefix_cache_hits":
 		return c.with(TapOutputs | tapStats)
-	case "vllm.gen_ai_vllm_num_preemptions", "vllm.gen_ai_vllm_request_queue_time_seconds",
+	case "vllm.gen_ai_vllm_request_queue_time_seconds":
+		if c.inside {
+			return Unavailable, notQueued
+		}
+		return c.stepped(TapRequests | TapOutputs | tapStats)
+	case "vllm.gen_ai_vllm_num_preemptions",
 		"vllm.gen_ai_vllm_request_prefill_time_seconds", "vllm.gen_ai_vllm_request_inference_time_seconds":
-		return c.with(TapRequests | TapOutputs | tapStats)
+		return c.stepped(TapRequests | TapOutputs | tapStats)
+	case "vllm.gen_ai_vllm_generation_tokens", "vllm.gen_ai_vllm_prompt_tokens", "vllm.gen_ai_server_time_per_output_token",
+		"vllm.gen_ai_vllm_request_decode_time_seconds", "otel.gen_ai.server.time_per_output_token":
+		return c.stepped(TapRequests | TapOutputs)
 	case "vllm.gen_ai_vllm_request_params_n", "vllm.gen_ai_vllm_request_params_max_tokens":
-		st, why := c.with(TapRequests | TapOutputs)
+		st, why := c.stepped(TapRequests | TapOutputs)
 		if st == Exact && len(c.e.Defaults["SamplingParams"]) == 0 {
 			return Derived, "requests with the default, which could not be read, are not counted"
 		}

@@ -67,14 +67,33 @@ func TestCapabilities(t *testing.T) {
 			{"", "gen_ai_vllm_num_requests_running", Exact, ""},
 		}},
 		{name: "statistics off", change: func(e *Engine) { *e.LogStats = false }, want: []want{
-			{"", request, Exact, ""}, {"", "wait", Unavailable, "--disable-log-stats"}, {"", "decode", Exact, ""},
-			{request, "gen_ai.latency.time_in_queue", Unavailable, "--disable-log-stats"},
+			{"", request, Exact, ""}, {"", "wait", Derived, "steps of the scheduler: statistics are off"}, {"", "decode", Exact, ""},
+			{request, "gen_ai.latency.time_in_queue", Derived, "steps"},
 			{request, "gen_ai.latency.time_in_model_decode", Exact, ""},
-			{request, "gen_ai.request.preemption_count", Unavailable, "--disable-log-stats"},
-			{request, "PREEMPTED", Unavailable, "--disable-log-stats"}, {request, "PREFILL", Exact, ""},
+			{request, "gen_ai.request.preemption_count", Derived, "steps"},
+			{request, "PREEMPTED", Derived, "steps"}, {request, "PREFILL", Exact, ""},
 			{"", "vllm_iter_count", Derived, "--disable-log-stats"},
-			{"", "gen_ai_vllm_kv_cache_usage_perc", Unavailable, "--disable-log-stats"},
+			{"", "gen_ai_vllm_kv_cache_usage_perc", Derived, "once a second"},
+			{"", "gen_ai_vllm_prefix_cache_hits", Unavailable, "--disable-log-stats"},
 			{"", "gen_ai_vllm_generation_tokens", Exact, ""},
+		}},
+		{name: "statistics off, no steps", change: func(e *Engine) { *e.LogStats = false },
+			probes: []ProbeState{{PID: 2, Tap: TapSteps, Reason: "hit too often"}, {PID: 2, Tap: TapPeeks, Attached: true}}, want: []want{
+				{"", "wait", Unavailable, "hit too often"}, {request, "gen_ai.latency.time_in_queue", Unavailable, "--disable-log-stats"},
+				{"", "gen_ai_vllm_kv_cache_usage_perc", Derived, "once a second"},
+			}},
+		{name: "statistics off, unreadable interpreter", change: func(e *Engine) { *e.LogStats = false; e.Processes[1].Python.Problem = "too new" }, want: []want{
+			{"", "prefill", Unavailable, "too new"}, {"", "gen_ai_vllm_num_requests_running", Unavailable, "too new"},
+		}},
+		{name: "core in a program", change: func(e *Engine) {
+			*e.LogStats = false
+			e.Processes = e.Processes[1:2]
+			e.Processes[0].InProcess = true
+		}, want: []want{
+			{"", chat, Unavailable, "library"}, {"", request, Derived, "part of the program"}, {"", "wait", Unavailable, "queued"}, {"", "decode", Derived, "steps"},
+			{request, "gen_ai.latency.time_in_queue", Unavailable, "queued"}, {request, "gen_ai.latency.e2e", Derived, "steps"},
+			{request, "gen_ai.usage.completion_tokens", Derived, "steps"}, {"", "gen_ai_vllm_generation_tokens", Derived, "steps"},
+			{"", "genai_llm_usage_tokens", Derived, "steps"}, {"", "vllm_iter_count", Derived, "steps"},
 		}},
 		{name: "TLS", change: func(e *Engine) { e.Processes[0].TLS = true }, want: []want{
 			{"", chat, Unavailable, "TLS"}, {chat, "gen_ai.response.id", Unavailable, "TLS"}, {"", request, Exact, ""},
