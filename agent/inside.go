@@ -19,6 +19,10 @@ import (
 // stateEvery is how often the state of a core is read.
 const stateEvery = time.Second
 
+// requestsEvery is how often new requests are looked for in a core that is part of a
+// program. One that ends sooner is known by its steps only.
+const requestsEvery = 50 * time.Millisecond
+
 // checkEvery is how often watched functions are looked at: a module that is loaded
 // again has others.
 const checkEvery = 10 * time.Second
@@ -112,32 +116,49 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
 	p.send(ctx)(note.Put(note.KindConfig, pid, bpf.Monotonic(), pk.Config()))
-	if reqs, at, err := pk.Requests(bpf.Monotonic); err == nil {
-		records, err := note.PutRequests(pid, at, reqs)
-		if err == nil {
-			for _, r := range records {
-				p.send(ctx)(r, nil)
-			}
-		}
+	p.requests(ctx, pid, pk.Requests)
+	// A core in a program sends no messages: its requests are seen only by looking.
+	look := make(<-chan time.Time)
+	if proc.InProcess {
+		t := time.NewTicker(requestsEvery)
+		defer t.Stop()
+		look = t.C
 	}
 	state, check := time.NewTicker(stateEvery), time.NewTicker(checkEvery)
 	defer state.Stop()
 	defer check.Stop()
 	for {
-		s, err := pk.State()
-		if errors.Is(err, python.ErrGone) {
-			return
-		}
-		if err == nil {
-			p.send(ctx)(note.Put(note.KindState, pid, bpf.Monotonic(), s))
-		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-look:
+			p.requests(ctx, pid, pk.NewRequests)
 		case <-check.C:
 			w.refresh(ctx)
 		case <-state.C:
+			s, err := pk.State()
+			if errors.Is(err, python.ErrGone) {
+				return
+			}
+			if err == nil {
+				p.send(ctx)(note.Put(note.KindState, pid, bpf.Monotonic(), s))
+			}
 		}
+	}
+}
+
+// requests sends notes of requests.
+func (p *inside) requests(ctx context.Context, pid uint32, read func(now func() uint64) ([]note.Request, uint64, error)) {
+	reqs, at, err := read(bpf.Monotonic)
+	if err != nil {
+		return
+	}
+	records, err := note.PutRequests(pid, at, reqs)
+	if err != nil {
+		return
+	}
+	for _, r := range records {
+		p.send(ctx)(r, nil)
 	}
 }
 

@@ -23,6 +23,8 @@ type Peeker interface {
 	// Requests returns the requests in the core. now reads CLOCK_MONOTONIC in ns; at
 	// is the moment to which their counts of output tokens belong.
 	Requests(now func() uint64) (reqs []note.Request, at uint64, err error)
+	// NewRequests returns those that neither of the two returned before.
+	NewRequests(now func() uint64) (reqs []note.Request, at uint64, err error)
 	// State reads the state of the core.
 	State() (note.State, error)
 	// Probes returns what to put into the process to see more of it.

@@ -32,6 +32,7 @@ type Peeker struct {
 	log     python.Value // log_stats, zero if there is none
 	status  map[int64]string
 	events  map[int64]string
+	seen    map[string]bool              // requests returned, by id
 	names   map[uint64]string            // names of attributes, by the address of the str
 	offsets map[uint64]map[string]uint64 // offsets of fields of message classes, by class
 }
@@ -39,7 +40,7 @@ type Peeker struct {
 // NewPeeker finds the engine core of a process. Errors: engine.ErrNoCore (a core that
 // starts has none yet), and those of package python.
 func NewPeeker(in *python.Interp) (*Peeker, error) {
-	p := &Peeker{in: in, names: make(map[uint64]string), offsets: make(map[uint64]map[string]uint64)}
+	p := &Peeker{in: in, seen: make(map[string]bool), names: make(map[uint64]string), offsets: make(map[uint64]map[string]uint64)}
 	core, err := target.FindCore(in)
 	if errors.Is(err, target.ErrNoCore) {
 		return nil, engine.ErrNoCore

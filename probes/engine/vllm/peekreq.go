@@ -3,6 +3,7 @@ package vllm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -15,9 +16,25 @@ import (
 // meanwhile. now reads CLOCK_MONOTONIC in ns; at is the moment to which the counts
 // of output tokens belong. A count that could not be tied to it is left out.
 func (p *Peeker) Requests(now func() uint64) (reqs []note.Request, at uint64, err error) {
+	clear(p.seen)
+	return p.NewRequests(now)
+}
+
+// NewRequests is as Requests, without those that were returned before.
+func (p *Peeker) NewRequests(now func() uint64) (reqs []note.Request, at uint64, err error) {
 	items, err := p.requestItems()
 	if err != nil {
 		return nil, now(), err
+	}
+	there := make(map[string]bool, len(items))
+	items = slices.DeleteFunc(items, func(it python.Item) bool {
+		id, err := it.Key.Str()
+		there[id] = true
+		return err != nil || p.seen[id]
+	})
+	maps.DeleteFunc(p.seen, func(id string, _ bool) bool { return !there[id] })
+	if len(items) == 0 {
+		return nil, now(), nil
 	}
 	// The dict moves its entries as requests come: an object is taken for alive that
 	// is still in it afterwards.
@@ -49,7 +66,11 @@ func (p *Peeker) Requests(now func() uint64) (reqs []note.Request, at uint64, er
 			alive[id] = true
 		}
 	}
-	return slices.DeleteFunc(reqs, func(r note.Request) bool { return !alive[r.ID] }), at, nil
+	reqs = slices.DeleteFunc(reqs, func(r note.Request) bool { return !alive[r.ID] })
+	for i := range reqs {
+		p.seen[reqs[i].ID] = true
+	}
+	return reqs, at, nil
 }
 
 // requestItems reads the scheduler's dict of requests.
