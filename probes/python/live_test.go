@@ -535,7 +535,10 @@ func TestOpenRefuses(t *testing.T) {
 			if len(have[v]) == 0 {
 				t.Skipf("no Python %s on this machine", v)
 			}
-			pid, _, _ := start(t, have[v][0])
+			pid, _, out := startScript(t, have[v][0], "import sys; print('ready', flush=True); sys.stdin.readline()")
+			if !out.Scan() || out.Text() != "ready" {
+				t.Fatalf("the script did not start: %q", out.Text())
+			}
 			_, err := Open(pid)
 			if want := "unsupported Python " + v; !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), want) {
 				t.Errorf("Open = %v, want %q", err, want)
