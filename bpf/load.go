@@ -79,7 +79,8 @@ type Objects struct {
 	links []link.Link // tracepoints
 	http  bool        // socket tap attached
 
-	plans               map[uint32]bool // places of plans in use
+	interpreters        map[int]*interpreter // by process
+	plans               map[uint32]bool      // places of plans in use
 	lastPlan, lastProbe uint32
 
 	reader *Reader
@@ -170,6 +171,11 @@ func kernelTypes(path string) (*btf.Spec, error) {
 // configure sets the constants and sizes of the object.
 func configure(spec *ebpf.CollectionSpec, opts Options) error {
 	spec.Maps["ring"].MaxEntries = uint32(opts.RingBytes)
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("counting CPUs: %w", err)
+	}
+	spec.Maps["py_states"].MaxEntries *= uint32(cpus) // is that of one CPU
 	var shift uint32
 	for 1<<shift < opts.WakeBytes {
 		shift++

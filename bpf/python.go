@@ -18,10 +18,56 @@ const ProgPyHit Program = "py_hit"
 // ErrFull is wrapped when a map of the tap on Python has no room.
 var ErrFull = errors.New("no room in a BPF map")
 
+// interpreter is what the kernel knows of one.
+type interpreter struct {
+	place   uint32 // in py_processes
+	layout  capture.Process
+	watched map[tracerPyCodeKey]bool
+}
+
 // SetInterpreter tells the tap on Python how the interpreter of a process is laid
-// out. pid is in the agent's PID namespace, as everywhere here.
+// out. pid is in the agent's PID namespace, as everywhere here. ErrFull if there are
+// too many.
 func (o *Objects) SetInterpreter(pid int, p capture.Process) error {
-	return o.put("interpreter", pid, o.objs.PyProcesses, uint32(pid), p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return os.ErrClosed
+	}
+	in := o.interpreters[pid]
+	if in == nil {
+		taken := map[uint32]bool{}
+		for _, other := range o.interpreters {
+			taken[other.place] = true
+		}
+		in = &interpreter{watched: map[tracerPyCodeKey]bool{}}
+		for taken[in.place] {
+			in.place++
+		}
+		if in.place >= o.objs.PyProcesses.MaxEntries() {
+			return fmt.Errorf("interpreter of process %d: %w", pid, ErrFull)
+		}
+	}
+	in.layout = p
+	if err := o.putInterpreter(in); err != nil {
+		return fmt.Errorf("interpreter of process %d: %w", pid, err)
+	}
+	if o.interpreters == nil {
+		o.interpreters = map[int]*interpreter{}
+	}
+	o.interpreters[pid] = in
+	return nil
+}
+
+// putInterpreter also sets the filter of watched code. Called with mu held.
+func (o *Objects) putInterpreter(in *interpreter) error {
+	p := in.layout
+	p.Watched = [4]uint64{}
+	for k := range in.watched {
+		bit := k.Code >> 4 & 255 // as py_hit computes it
+		p.Watched[bit/64] |= 1 << (bit % 64)
+	}
+	return o.objs.PyProcesses.Put(in.place, p)
 }
 
 // put is a map update under the lock.
@@ -52,18 +98,16 @@ func (o *Objects) RemoveInterpreter(pid int) error {
 	tgid := uint32(pid)
 	var probe tracerPyProbe
 	var watch tracerPyWatch
-	var state tracerPyState
 	var counts []uint64
 	errs := []error{
-		clearKeys(o.objs.PyProcesses, &capture.Process{}, func(k uint32) bool { return k == tgid }),
 		clearKeys(o.objs.PyProbes, &probe, func(k tracerPyProbeKey) bool { return k.Tgid == tgid }),
 		clearKeys(o.objs.PyWatches, &watch, func(k tracerPyCodeKey) bool { return k.Tgid == tgid }),
 		clearKeys(o.objs.PyHits, &counts, func(k tracerPyCodeKey) bool { return k.Tgid == tgid }),
-		clearKeys(o.objs.PyStates, &state, func(uint64) bool { return state.Rec.H.Pid == tgid }),
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forgetting the interpreter of process %d: %w", pid, err)
 	}
+	delete(o.interpreters, pid)
 	return nil
 }
 
@@ -140,7 +184,13 @@ func (o *Objects) NewProbe() uint32 {
 // SetProbe says which probe stands at an address of a process. flags are those of
 // event.Capture that its captures are to have.
 func (o *Objects) SetProbe(pid int, addr uint64, probe uint32, flags uint16) error {
-	return o.put("probe", pid, o.objs.PyProbes, tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, tracerPyProbe{Id: probe, Flags: uint32(flags)})
+	o.mu.Lock()
+	in := o.interpreters[pid]
+	o.mu.Unlock()
+	if in == nil {
+		return fmt.Errorf("probe of process %d, whose interpreter is not known", pid)
+	}
+	return o.put("probe", pid, o.objs.PyProbes, tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, tracerPyProbe{Id: probe, Flags: uint32(flags), Process: in.place})
 }
 
 // RemoveProbe forgets a probe. One that is not there is no error.
@@ -178,18 +228,34 @@ func (o *Objects) Watch(pid int, probe uint32, code uint64, plans ...uint32) err
 	if len(plans) > capture.MaxPlans {
 		return fmt.Errorf("watching code of process %d: %d plans, at most %d are possible", pid, len(plans), capture.MaxPlans)
 	}
-	key := tracerPyCodeKey{Code: code, Tgid: uint32(pid), Probe: probe}
-	if len(plans) > 0 {
-		w := tracerPyWatch{Count: uint32(len(plans))}
-		copy(w.Plans[:], plans)
-		return o.put("watched code", pid, o.objs.PyWatches, key, w)
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return nil
+		return os.ErrClosed
 	}
-	if err := o.objs.PyWatches.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	in := o.interpreters[pid]
+	if in == nil {
+		return fmt.Errorf("watching code of process %d, whose interpreter is not known", pid)
+	}
+	key := tracerPyCodeKey{Code: code, Tgid: uint32(pid), Probe: probe}
+	if len(plans) == 0 {
+		if err := o.objs.PyWatches.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("watched code of process %d: %w", pid, err)
+		}
+		delete(in.watched, key)
+		return o.putInterpreter(in)
+	}
+	w := tracerPyWatch{Count: uint32(len(plans))}
+	copy(w.Plans[:], plans)
+	err := o.objs.PyWatches.Put(key, w)
+	if errors.Is(err, unix.E2BIG) {
+		err = fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	if err == nil {
+		in.watched[key] = true
+		err = o.putInterpreter(in)
+	}
+	if err != nil {
 		return fmt.Errorf("watched code of process %d: %w", pid, err)
 	}
 	return nil

@@ -34,8 +34,6 @@ int process_exit(void *ctx)
 	struct exit_rec *r;
 	__u32 code;
 
-	if (bpf_map_lookup_elem(&py_processes, &tgid))
-		bpf_map_delete_elem(&py_states, &thread);
 	if (!target_of(ids))
 		return 0;
 	bpf_map_delete_elem(&recvs, &thread);

@@ -84,10 +84,12 @@ type tracerPyPlan struct {
 }
 
 type tracerPyProbe struct {
-	_     structs.HostLayout
-	Hits  uint64
-	Id    uint32
-	Flags uint32
+	_       structs.HostLayout
+	Hits    uint64
+	Id      uint32
+	Flags   uint32
+	Process uint32
+	Pad     uint32
 }
 
 type tracerPyProbeKey struct {
@@ -101,9 +103,12 @@ type tracerPyProcess struct {
 	_              structs.HostLayout
 	Holder         uint64
 	RefMask        uint64
+	Watched        [4]uint64
 	None           uint64
 	Yes            uint64
 	No             uint64
+	StrType        uint64
+	IntType        uint64
 	CellType       uint64
 	FloatType      uint64
 	SetType        uint64
@@ -140,12 +145,10 @@ type tracerPyProcess struct {
 	StrCompactMask uint32
 	StrAsciiMask   uint32
 	StrReadyMask   uint32
+	StrPlainMask   uint32
+	StrPlain       uint32
 	DictUsed       int32
 	DictKeys       int32
-	KeysLog2       int32
-	KeysSize       int32
-	KeysEntries    int32
-	KeysIndices    int32
 	ValuesStart    int32
 	ValuesCapacity int32
 	ValuesValid    int32
@@ -157,8 +160,25 @@ type tracerPyProcess struct {
 
 type tracerPyState struct {
 	_     structs.HostLayout
+	Busy  uint64
 	P     tracerPyProcess
 	Reg   [16]uint64
+	Store [16]struct {
+		_    structs.HostLayout
+		Obj  uint64
+		Miss uint64
+		T    struct {
+			_       structs.HostLayout
+			Indices uint64
+			Entries uint64
+			Values  uint64
+			Mask    uint64
+			Used    uint64
+			Limit   uint64
+			Shift   uint32
+			Words   uint32
+		}
+	}
 	Frame uint64
 	Pos   uint64
 	Seen  uint64
@@ -171,12 +191,26 @@ type tracerPyState struct {
 		End     uint32
 		Left    uint32
 		Count   uint32
-		Stride  uint32
+		Words   uint32
 		KeyAt   uint32
 		ValueAt uint32
 		What    uint32
 		SlotMax uint32
 		IsSet   uint32
+	}
+	Entries [48]uint64
+	Keys    struct {
+		_      structs.HostLayout
+		Refcnt uint64
+		Size   uint64
+		Word2  uint64
+		Word3  uint64
+		Word4  uint64
+	}
+	Entry struct {
+		_     structs.HostLayout
+		Key   uint64
+		Value uint64
 	}
 	Str struct {
 		_      structs.HostLayout
@@ -185,7 +219,6 @@ type tracerPyState struct {
 		State  uint32
 		Pad    uint32
 	}
-	Text     [8]uint64
 	Identity [4]uint64
 	Rec      struct {
 		_ structs.HostLayout
@@ -252,7 +285,6 @@ const (
 	tracerMapEmptyTail          = "empty_tail"
 	tracerMapLosses             = "losses"
 	tracerMapParts              = "parts"
-	tracerMapPyEmpty            = "py_empty"
 	tracerMapPyHits             = "py_hits"
 	tracerMapPyPlans            = "py_plans"
 	tracerMapPyProbes           = "py_probes"
@@ -370,7 +402,6 @@ type tracerMapSpecs struct {
 	EmptyTail   *ebpf.MapSpec `ebpf:"empty_tail"`
 	Losses      *ebpf.MapSpec `ebpf:"losses"`
 	Parts       *ebpf.MapSpec `ebpf:"parts"`
-	PyEmpty     *ebpf.MapSpec `ebpf:"py_empty"`
 	PyHits      *ebpf.MapSpec `ebpf:"py_hits"`
 	PyPlans     *ebpf.MapSpec `ebpf:"py_plans"`
 	PyProbes    *ebpf.MapSpec `ebpf:"py_probes"`
@@ -418,7 +449,6 @@ type tracerMaps struct {
 	EmptyTail   *ebpf.Map `ebpf:"empty_tail"`
 	Losses      *ebpf.Map `ebpf:"losses"`
 	Parts       *ebpf.Map `ebpf:"parts"`
-	PyEmpty     *ebpf.Map `ebpf:"py_empty"`
 	PyHits      *ebpf.Map `ebpf:"py_hits"`
 	PyPlans     *ebpf.Map `ebpf:"py_plans"`
 	PyProbes    *ebpf.Map `ebpf:"py_probes"`
@@ -438,7 +468,6 @@ func (m *tracerMaps) Close() error {
 		m.EmptyTail,
 		m.Losses,
 		m.Parts,
-		m.PyEmpty,
 		m.PyHits,
 		m.PyPlans,
 		m.PyProbes,

@@ -5,13 +5,18 @@
  */
 #pragma once
 
+/* Captures in progress on one CPU. */
+#define PY_CPU_ROOMS 2
+/* Interpreters looked at at the same time. */
+#define PY_PROCESSES 256
 /* Plans that can be loaded at the same time, a power of two. */
 #define PY_PLANS 128
 /* Bounds of a plan. */
-#define PY_OPS 96
-#define PY_NAMES 48
-#define PY_CODES 4
-#define PY_REGS 16 /* a power of two */
+#define PY_OPS      96
+#define PY_NAMES    48
+#define PY_CODES    4
+#define PY_REGS     16 /* a power of two */
+#define PY_ITEM_REG (PY_REGS - 1)
 /* Length of a name of an attribute, a multiple of 8. */
 #define PY_NAME_MAX 64
 /* Python frames looked at from the innermost on, and those of C code among them. */
@@ -27,22 +32,23 @@
 #define PY_STR_MAX 256
 /* Entries of containers are looked at in chunks; steps are ops and chunks. */
 #define PY_ITEM_CHUNK 16
-#define PY_STEPS 352
+#define PY_STEPS      352
 
 /* How attributes of an instance are stored. */
 enum py_form {
-	PY_FORM_DICT = 0,    /* 3.10: in a dict */
+	PY_FORM_DICT = 0,     /* 3.10: in a dict */
 	PY_FORM_POINTERS = 1, /* 3.11: a dict or values, each with its pointer */
-	PY_FORM_TAGGED = 2,  /* 3.12: a dict or values, by a tagged pointer */
-	PY_FORM_INLINE = 3,  /* 3.13: a dict, or values behind the instance */
+	PY_FORM_TAGGED = 2,   /* 3.12: a dict or values, by a tagged pointer */
+	PY_FORM_INLINE = 3,   /* 3.13: a dict, or values behind the instance */
 };
 
 /* An interpreter. Offsets are -1 where the version has no such field. */
 struct py_process {
-	__u64 holder;   /* address of the pointer to the thread state that runs Python code */
-	__u64 ref_mask; /* bits of a reference in a frame that are the address */
+	__u64 holder;     /* address of the pointer to the thread state that runs Python code */
+	__u64 ref_mask;   /* bits of a reference in a frame that are the address */
+	__u64 watched[4]; /* filter of watched code: bit (address >> 4) % 256 */
 	__u64 none, yes, no;
-	__u64 cell_type, float_type, set_type, frozenset_type, deque_type;
+	__u64 str_type, int_type, cell_type, float_type, set_type, frozenset_type, deque_type;
 	__u32 form; /* enum py_form */
 	__s32 thread_native;
 	__s32 thread_cframe;
@@ -74,12 +80,10 @@ struct py_process {
 	__u32 str_compact_mask;
 	__u32 str_ascii_mask;
 	__u32 str_ready_mask; /* 0: always ready */
+	__u32 str_plain_mask; /* bits of the state of an ASCII str, */
+	__u32 str_plain;      /* and what they are */
 	__s32 dict_used;
 	__s32 dict_keys;
-	__s32 keys_log2;
-	__s32 keys_size;
-	__s32 keys_entries;
-	__s32 keys_indices;
 	__s32 values_start;
 	__s32 values_capacity;
 	__s32 values_valid;
@@ -99,7 +103,9 @@ struct py_probe_key {
 struct py_probe {
 	__u64 hits; /* counted by the program */
 	__u32 id;
-	__u32 flags; /* enum capture_flags to set */
+	__u32 flags;   /* enum capture_flags to set */
+	__u32 process; /* index of the interpreter */
+	__u32 pad;
 };
 
 /* A code object as the caller of a probed function. */
@@ -146,8 +152,10 @@ enum py_op_code {
 enum py_items {
 	PY_ITEM_KEY = 1,   /* the key of a dict */
 	PY_ITEM_VALUE = 2, /* the value of a dict, the element of a list, tuple or set */
-	PY_ITEM_ATTRS = 4, /* instead of the value, its attributes names[c >> 8 & 0xff] and, if not 0xff, names[c >> 16 & 0xff] */
+	PY_ITEM_ATTRS =
+		4, /* attributes of it: names[c >> 8 & 0xff] and, if not PY_NO_NAME, names[c >> 16 & 0xff] */
 };
+#define PY_NO_NAME 0xff
 
 struct py_op {
 	__u8 code; /* enum py_op_code */

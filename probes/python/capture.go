@@ -37,7 +37,7 @@ func (in *Interp) captureProcess() (capture.Process, error) {
 	}
 	p := capture.Process{
 		RefMask: ^uint64(c.RefTags), None: in.none, True: in.true_, False: in.false_,
-		FloatType: in.floatType, SetType: in.setType, FrozensetType: in.frozensetType,
+		StrType: in.strType, IntType: in.intType, FloatType: in.floatType, SetType: in.setType, FrozensetType: in.frozensetType,
 		ThreadNative: int32(l.ThreadNativeID), ThreadCFrame: int32(l.ThreadCFrame), ThreadFrame: int32(l.ThreadFrame),
 		FrameCode: int32(l.FrameCode), FramePrevious: int32(l.FramePrevious), FrameLocals: int32(l.FrameLocals), FrameOwner: int32(l.FrameOwner),
 		CodeIdentity: int32(l.CodeLocalNames), CellRef: int32(l.CellRef),
@@ -48,7 +48,6 @@ func (in *Interp) captureProcess() (capture.Process, error) {
 		StrLength: int32(l.StrLength), StrState: int32(l.StrState), StrASCII: int32(l.StrASCIISize), StrCompact: int32(l.StrCompactSize), StrData: int32(l.StrData),
 		StrKindShift: uint32(l.StrKindShift), StrCompactMask: 1 << l.StrCompactBit, StrASCIIMask: 1 << l.StrASCIIBit,
 		DictUsed: int32(l.DictUsed), DictKeys: int32(l.DictKeys),
-		KeysLog2: int32(l.KeysLog2Size), KeysSize: int32(l.KeysSize), KeysEntries: int32(l.KeysEntries), KeysIndices: int32(l.KeysIndices),
 		ValuesStart: int32(l.ValuesStart), ValuesCapacity: int32(l.ValuesCapacity), ValuesValid: int32(l.ValuesValid),
 		SetUsed: int32(l.SetUsed), SetMask: int32(l.SetMask), SetTable: int32(l.SetTable),
 	}
@@ -65,10 +64,18 @@ func (in *Interp) captureProcess() (capture.Process, error) {
 	default:
 		p.Form = capture.FormPointers
 	}
-	// What the kernel side takes for granted to read several members at once.
-	if l.StrState != l.StrLength+16 || l.DictValues != l.DictKeys+8 || l.ValuesCapacity > 7 || l.ValuesValid > 7 ||
-		l.KeysLog2Size >= 0 && (l.KeysLog2IndexBytes != l.KeysLog2Size+1 || l.KeysKind != l.KeysLog2Size+2) {
-		return capture.Process{}, fmt.Errorf("%w %v: members lie apart that were together", ErrUnsupported, v)
+	p.StrPlainMask = p.StrCompactMask | p.StrASCIIMask | p.StrReadyMask | 7<<p.StrKindShift
+	p.StrPlain = p.StrCompactMask | p.StrASCIIMask | p.StrReadyMask | 1<<p.StrKindShift
+	// What the kernel side takes for granted, to read several members at once.
+	type places [5]int
+	keys := places{8, l.KeysEntries, l.KeysIndices}
+	want := places{8, 32, 40}
+	if l.KeysSize < 0 {
+		keys, want = places{l.KeysLog2Size, l.KeysLog2IndexBytes, l.KeysKind, l.KeysEntries, l.KeysIndices}, places{8, 9, 10, 24, 32}
+	}
+	if keys != want || l.KeysSize >= 0 && l.KeysSize != 8 || l.VarSize != 16 || l.LongDigits != 24 || l.StrLength != 16 || l.StrState != 32 ||
+		l.DictValues != l.DictKeys+8 || l.ValuesCapacity > 7 || l.ValuesValid > 7 {
+		return capture.Process{}, fmt.Errorf("%w %v: members of objects lie where captures do not expect them", ErrUnsupported, v)
 	}
 	var err error
 	if p.Holder, err = in.holder(c); err != nil {

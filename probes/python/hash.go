@@ -15,10 +15,14 @@ func (in *Interp) StrHash(s string) (uint64, error) {
 			return 0, fmt.Errorf("hashing %q: not ASCII: %w", s, ErrType)
 		}
 	}
+	if h := in.hash.Load(); h != nil {
+		return h.hash(s), nil
+	}
 	h, err := in.hasher()
 	if err != nil {
 		return 0, err
 	}
+	in.hash.Store(&h)
 	return h.hash(s), nil
 }
 
@@ -42,28 +46,40 @@ func (in *Interp) hasher() (hasher, error) {
 	if in.layout.KeysSize >= 0 {
 		h.block, h.finish = 2, 4
 	}
-	items, err := in.modules.Items(maxItems)
+	st, _, err := in.modules.dictStorage()
+	if err != nil {
+		return hasher{}, err
+	}
+	t, err := in.keyTable(st.keys)
 	if err != nil {
 		return hasher{}, err
 	}
 	checked := 0
-	for _, it := range items {
-		name, err := it.Key.Str()
+	for i := range min(t.n, 64) {
+		addr, err := in.u64(t.entries + uint64(t.size*i+t.keyAt))
+		if err != nil || addr == 0 {
+			continue
+		}
+		key, err := in.value(addr, nil)
+		if err != nil {
+			continue
+		}
+		name, err := key.Str()
 		if errors.Is(err, ErrGone) {
 			return hasher{}, err
 		}
 		if err != nil || name == "" {
 			continue
 		}
-		want, err := in.u64(it.Key.addr + uint64(in.layout.StrLength) + 8)
+		want, err := in.u64(addr + uint64(in.layout.StrLength) + 8)
 		if err != nil || int64(want) == -1 { // not computed yet
 			continue
 		}
 		if got := h.hash(name); got != want {
 			return hasher{}, fmt.Errorf("hash of the str %q is %#x, not the SipHash %#x: %w", name, want, got, ErrUnsupported)
 		}
-		if checked++; checked == 4 {
-			return h, nil
+		if checked++; checked == 8 {
+			break
 		}
 	}
 	if checked == 0 {

@@ -11,7 +11,7 @@ const (
 	MaxOps     = 96
 	MaxNames   = 48
 	MaxCodes   = 4
-	MaxRegs    = 16
+	MaxRegs    = 15 // one more is the program's own
 	MaxName    = 64 // bytes of a name
 	MaxFrames  = 16 // frames looked at
 	MaxStr     = 256
@@ -35,10 +35,12 @@ const (
 // Process describes an interpreter. Offsets are -1 where the version has no such
 // field.
 type Process struct {
-	Holder  uint64 // address of the pointer to the thread state that runs Python code
-	RefMask uint64 // bits of a reference in a frame that are the address
+	Holder  uint64    // address of the pointer to the thread state that runs Python code
+	RefMask uint64    // bits of a reference in a frame that are the address
+	Watched [4]uint64 // set by the loader
 
 	None, True, False                                      uint64
+	StrType, IntType                                       uint64
 	CellType, FloatType, SetType, FrozensetType, DequeType uint64
 
 	Form           Form
@@ -72,12 +74,10 @@ type Process struct {
 	StrCompactMask uint32
 	StrASCIIMask   uint32
 	StrReadyMask   uint32 // 0: always ready
+	StrPlainMask   uint32 // bits of the state of an ASCII str,
+	StrPlain       uint32 // and what they are
 	DictUsed       int32
 	DictKeys       int32
-	KeysLog2       int32
-	KeysSize       int32
-	KeysEntries    int32
-	KeysIndices    int32
 	ValuesStart    int32
 	ValuesCapacity int32
 	ValuesValid    int32

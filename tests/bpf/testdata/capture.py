@@ -250,6 +250,9 @@ def main():
         elif what[0] == "replace":
             # Another function under the name, with other places of its variables.
             exec(compile("def clock():\n    unused = other = 1\n    return time.monotonic()\n", "<replaced>", "exec"), globals())
+        elif what[0] == "steps":
+            for _ in range(int(what[1])):
+                makers[0].step("method")
         elif what[0] == "spin":
             spin(int(what[1]))
         print("done", flush=True)

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * Finding Python objects: frames and their variables, attributes, entries of dicts,
+ * elements of lists. What is found is the address of an object, or PY_MISS.
+ */
+#pragma once
+
+#include "py_state.h"
+
+static __always_inline const struct py_name *py_name_of(__u32 plan_id, __u64 index)
+{
+	struct py_plan *plan = py_plan_of(plan_id);
+
+	return plan ? &plan->names[clamp_to(index, PY_NAMES - 1)] : 0;
+}
+
+/* Whether a class is another one or derives from it in a way that keeps the layout. */
+static __always_inline bool py_derives(const struct py_process *p, __u64 type, __u64 from)
+{
+	for (int i = 0; i < PY_BASES; i++) {
+		if (type == from)
+			return from != 0;
+		if (!type || !rd(&type, type + p->type_base))
+			return false;
+	}
+	return false;
+}
+
+enum {
+	PY_FLOAT,
+	PY_DEQUE,
+	PY_SET,
+};
+
+/* As py_derives, for the types that have no flag. */
+__noinline int py_is(__u32 room, __u64 type, __u64 which)
+{
+	struct py_state *s = py_state(room);
+
+	if (!s)
+		return 0;
+	switch (which) {
+	case PY_FLOAT:
+		return py_derives(&s->p, type, s->p.float_type);
+	case PY_DEQUE:
+		return py_derives(&s->p, type, s->p.deque_type);
+	}
+	return py_derives(&s->p, type, s->p.set_type) || py_derives(&s->p, type, s->p.frozenset_type);
+}
+
+/* Type of an object and the flags of that. */
+static __always_inline bool py_type(const struct py_process *p, __u64 obj, __u64 *type, __u64 *flags)
+{
+	return rd(type, obj + PY_OB_TYPE) && rd(flags, *type + p->type_flags);
+}
+
+#define PY_KEYS_INDICES_OLD 40
+#define PY_KEYS_INDICES     32
+
+/* Looks at the table of keys at addr. Returns 0, or why it cannot be used. */
+static __always_inline __u64 py_open(struct py_state *s, __u64 addr, __u64 values, __u64 limit,
+				     struct py_table *t)
+{
+	struct py_keys *k = &s->keys;
+	__u64 size;
+
+	if (bpf_probe_read_user(k, sizeof(*k), (void *)addr))
+		return PY_MISS(MISSING_FAULT);
+	t->words = 3;
+	if (s->p.form == PY_FORM_DICT) {
+		size = k->size;
+		if (!size || size & (size - 1) || size >> 40)
+			return PY_MISS(MISSING_BAD);
+		t->shift = size <= 0xff ? 0 : size <= 0xffff ? 1 : size <= 0xffffffff ? 2 : 3;
+		t->indices = addr + PY_KEYS_INDICES_OLD;
+		t->entries = t->indices + (size << t->shift);
+		t->used = k->word4;
+	} else {
+		__u64 log2 = k->log2[0], bytes = k->log2[1];
+
+		if (log2 > 40 || bytes > 44)
+			return PY_MISS(MISSING_BAD);
+		size = 1ULL << (log2 & 63);
+		t->shift = log2 < 8 ? 0 : log2 < 16 ? 1 : log2 < 32 ? 2 : 3;
+		t->indices = addr + PY_KEYS_INDICES;
+		t->entries = t->indices + (1ULL << (bytes & 63));
+		t->used = k->word3;
+		if (k->log2[2])
+			t->words = 2;
+	}
+	t->mask = size - 1;
+	t->values = values;
+	t->limit = limit;
+	return t->used > size ? PY_MISS(MISSING_BAD) : 0;
+}
+
+/* Looks at the table of a dict. */
+static __always_inline __u64 py_open_dict(struct py_state *s, __u64 dict, struct py_table *t)
+{
+	struct {
+		__u64 keys, values;
+	} d;
+
+	if (bpf_probe_read_user(&d, sizeof(d), (void *)(dict + s->p.dict_keys)))
+		return PY_MISS(MISSING_FAULT);
+	return py_open(s, d.keys, d.values ? d.values + s->p.values_start : 0, 1 << 16, t);
+}
+
+/*
+ * Finds where an object has its attributes, in whatever form; that can differ
+ * between instances of one class. Returns 0, or why it has none.
+ */
+static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64 type, __u64 flags,
+					    struct py_table *t)
+{
+	const struct py_process *p = &s->p;
+	__u64 values = 0, dict = 0, limit = 1 << 16, keys, v;
+
+	if (p->form == PY_FORM_DICT || !(flags & PY_MANAGED_DICT)) {
+		__s64 off;
+
+		if (!rd((__u64 *)&off, type + p->type_dictoffset))
+			return PY_MISS(MISSING_FAULT);
+		if (off <= 0 || off > 1 << 20) /* below 0: from the end of an object of variable size */
+			return PY_MISS(off ? MISSING_BAD : MISSING_NAME);
+		dict = rd_ref(obj + off);
+	} else if (p->form == PY_FORM_POINTERS) {
+		if (!rd(&values, obj - 32))
+			return PY_MISS(MISSING_FAULT);
+		if (!values)
+			dict = rd_ref(obj - 24);
+	} else if (p->form == PY_FORM_TAGGED) {
+		dict = rd_ref(obj - 24);
+		if (!PY_IS_MISS(dict) && dict & 1) {
+			values = dict + 1;
+			dict = 0;
+		}
+	} else {
+		if (flags & PY_INLINE_VALUES) {
+			if (!rd(&values, type + p->type_basicsize) || values > 1 << 20)
+				return PY_MISS(MISSING_FAULT);
+			values += obj;
+			if (!rd(&v, values))
+				return PY_MISS(MISSING_FAULT);
+			if ((v >> (8 * (p->values_valid & 7)) & 0xff) == 1)
+				limit = v >> (8 * (p->values_capacity & 7)) & 0xff;
+			else
+				values = 0;
+		}
+		if (!values)
+			dict = rd_ref(obj - 24);
+	}
+	if (values) {
+		keys = rd_ref(type + p->heap_keys);
+		return PY_IS_MISS(keys) ? keys : py_open(s, keys, values + p->values_start, limit, t);
+	}
+	if (PY_IS_MISS(dict)) /* no attribute was ever set */
+		return dict == PY_MISS(MISSING_UNSET) ? PY_MISS(MISSING_NAME) : dict;
+	if (!py_type(p, dict, &type, &flags))
+		return PY_MISS(MISSING_FAULT);
+	return flags & PY_DICT_SUBCLASS ? py_open_dict(s, dict, t) : PY_MISS(MISSING_BAD);
+}
+
+/*
+ * The value under a name in the table of a register. A key is the name's str if it has its length and its 64
+ * bits of SipHash, keyed by the process: two texts of a program share these once in
+ * 2^64 cases.
+ */
+__noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
+{
+	struct py_state *s = py_state(room);
+	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
+	const struct py_table *t;
+	__u64 perturb, i;
+
+	if (!s || !name)
+		return PY_MISS(MISSING_BAD);
+	t = &s->store[clamp_to(reg, PY_REGS - 1)].t;
+	perturb = name->hash;
+	i = perturb & t->mask;
+	/* Objects/dictobject.c, lookdict. */
+	for (int probe = 0; probe < PY_PROBES; probe++) {
+		/* Read anew, so that the verifier does not follow each size apart. */
+		__u64 shift = t->shift & 3;
+		__s64 at = 0;
+
+		if (bpf_probe_read_user(&at, clamp_to(1ULL << shift, sizeof(at)),
+					(void *)(t->indices + (i << shift))))
+			return PY_MISS(MISSING_FAULT);
+		/* The index has a sign. */
+		at = (__s64)((__u64)at << (64 - (8 << shift))) >> (64 - (8 << shift));
+		if (at == -1) /* never used: the end */
+			return PY_MISS(MISSING_NAME);
+		if (at >= 0) {
+			if (at >= t->used)
+				return PY_MISS(MISSING_BAD);
+			if (bpf_probe_read_user(&s->entry, sizeof(s->entry),
+						(void *)(t->entries + 8 * (at * t->words + t->words - 2))))
+				return PY_MISS(MISSING_FAULT);
+			if (s->entry.key &&
+			    bpf_probe_read_user(&s->str, 20, (void *)(s->entry.key + s->p.str_length)))
+				return PY_MISS(MISSING_FAULT);
+			if (s->entry.key && s->str.hash == name->hash && s->str.length == name->len &&
+			    s->str.state & s->p.str_ascii_mask) {
+				if (!t->values)
+					return py_ref(s->entry.value);
+				return at < t->limit ? rd_ref(t->values + 8 * at) : PY_MISS(MISSING_UNSET);
+			}
+		}
+		perturb >>= 5;
+		i = (i * 5 + perturb + 1) & t->mask;
+	}
+	return PY_MISS(MISSING_LIMIT);
+}
+
+/* The member of an object at the place that its class has for a name. */
+static __always_inline __u64 py_slot(const struct py_process *p, __u64 obj, const struct py_name *name)
+{
+	__u64 v;
+
+	if (!rd(&v, name->slot_class + p->type_name) || v != name->slot_name)
+		return PY_MISS(MISSING_STALE);
+	return rd_ref(obj + name->slot);
+}
+
+/* The attribute of the object in a register, which remembers where it has them. */
+__noinline __u64 py_attr(__u32 room, __u64 index, __u64 reg)
+{
+	struct py_state *s = py_state(room);
+	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
+	struct py_store *store;
+	__u64 obj, type, flags;
+
+	if (!s || !name)
+		return PY_MISS(MISSING_BAD);
+	reg = clamp_to(reg, PY_REGS - 1);
+	obj = s->reg[reg];
+	store = &s->store[reg];
+	if (PY_IS_MISS(obj))
+		return obj;
+	if (store->obj != obj || name->slot_class) {
+		if (!py_type(&s->p, obj, &type, &flags))
+			return PY_MISS(MISSING_FAULT);
+		if (name->slot_class && py_derives(&s->p, type, name->slot_class))
+			return py_slot(&s->p, obj, name);
+		store->miss = py_open_object(s, obj, type, flags, &store->t);
+		store->obj = obj;
+	}
+	return store->miss ?: py_find(room, index, reg);
+}
+
+/* The value of the dict in a register under a name. */
+__noinline __u64 py_key(__u32 room, __u64 index, __u64 reg)
+{
+	struct py_state *s = py_state(room);
+	struct py_store *store;
+	__u64 obj, type, flags;
+
+	if (!s)
+		return PY_MISS(MISSING_BAD);
+	reg = clamp_to(reg, PY_REGS - 1);
+	obj = s->reg[reg];
+	store = &s->store[reg];
+	if (PY_IS_MISS(obj))
+		return obj;
+	if (!py_type(&s->p, obj, &type, &flags))
+		return PY_MISS(MISSING_FAULT);
+	if (!(flags & PY_DICT_SUBCLASS))
+		return PY_MISS(MISSING_TYPE);
+	store->obj = 0; /* the dict's own entries, not its attributes */
+	store->miss = py_open_dict(s, obj, &store->t);
+	return store->miss ?: py_find(room, index, reg);
+}
+
+/* Frame of codes[index] among the depth innermost. */
+__noinline __u64 py_frame(__u32 room, __u64 index, __u64 depth)
+{
+	struct py_state *s = py_state(room);
+	struct py_plan *plan = s ? py_plan_of(s->rec.plan) : 0;
+	__u64 frame, code;
+	struct py_code *want;
+
+	if (!s || !plan)
+		return PY_MISS(MISSING_BAD);
+	want = &plan->codes[clamp_to(index, PY_CODES - 1)];
+	frame = s->frame;
+	s->seen = 0; /* here, where the verifier does not follow each count */
+	for (int i = 0; i < PY_FRAMES; i++) {
+		__u8 owner = 0;
+
+		if (!frame || s->seen >= depth)
+			break;
+		if (!rd(&code, frame + s->p.frame_code))
+			return PY_MISS(MISSING_FAULT);
+		if ((code & s->p.ref_mask) == want->addr) {
+			if (bpf_probe_read_user(s->identity, sizeof(s->identity),
+						(void *)(want->addr + s->p.code_identity)))
+				return PY_MISS(MISSING_FAULT);
+			for (int j = 0; j < PY_IDENTITY; j++)
+				if (s->identity[j] != want->identity[j])
+					return PY_MISS(MISSING_STALE);
+			return frame;
+		}
+		if (s->p.frame_owner >= 0 && bpf_probe_read_user(&owner, 1, (void *)(frame + s->p.frame_owner)))
+			return PY_MISS(MISSING_FAULT);
+		if (owner < PY_OWNED_BY_C)
+			s->seen++;
+		if (!rd(&frame, frame + s->p.frame_previous))
+			return PY_MISS(MISSING_FAULT);
+	}
+	return PY_MISS(MISSING_FRAME);
+}
+
+static __always_inline __u64 py_local(struct py_state *s, __u64 frame, __u64 index, bool cell)
+{
+	__u64 v, type;
+
+	if (PY_IS_MISS(frame))
+		return frame;
+	if (!rd(&v, frame + s->p.frame_locals + 8 * index))
+		return PY_MISS(MISSING_FAULT);
+	v &= s->p.ref_mask;
+	if (!v)
+		return PY_MISS(MISSING_UNSET);
+	if (cell) {
+		if (!rd(&type, v + PY_OB_TYPE))
+			return PY_MISS(MISSING_FAULT);
+		if (type == s->p.cell_type)
+			return rd_ref(v + s->p.cell_ref);
+	}
+	return v;
+}
+
+/* Address of the references of a list or tuple, and how many there are. */
+static __always_inline __u64 py_sequence(struct py_state *s, __u64 obj, __u64 *n)
+{
+	__u64 type, flags;
+
+	if (!rd(&type, obj + PY_OB_TYPE) || !rd(&flags, type + s->p.type_flags) || !rd(n, obj + s->p.var_size))
+		return PY_MISS(MISSING_FAULT);
+	if (flags & PY_LIST_SUBCLASS)
+		return *n ? rd_ref(obj + s->p.list_items) : 0;
+	return flags & PY_TUPLE_SUBCLASS ? obj + s->p.tuple_items : PY_MISS(MISSING_TYPE);
+}
+
+static __always_inline __u64 py_index(struct py_state *s, __u64 obj, __u64 i)
+{
+	__u64 n, items;
+
+	if (PY_IS_MISS(obj))
+		return obj;
+	items = py_sequence(s, obj, &n);
+	if (PY_IS_MISS(items))
+		return items;
+	return i < n ? rd_ref(items + 8 * i) : PY_MISS(MISSING_NAME);
+}
