@@ -49,7 +49,8 @@ type Probe struct {
 	N      int    // its position in the report of attach.Interpreter
 	Number uint32 // its number in hits
 	Detail string // what is lost without it
-	// PerTurn is how often a waiting loop calls the function each time round; 0 is 1.
+	// PerTurn is how often a waiting loop calls the function each time round; 0: as
+	// the hits say.
 	PerTurn int
 }
 
@@ -63,8 +64,11 @@ type Change struct {
 // Window is what a probe cost in the time between two ticks.
 type Window struct {
 	Probe   Probe
-	Work    uint64  // calls by code that works, or that is not known
-	Waiting uint64  // calls by code that waits
+	Work    uint64 // calls by code that works, or that is not known
+	Waiting uint64 // calls by code that waits
+	// PerTurn is how often a loop that waits calls each time round: a loop goes
+	// through several functions, of which each calls once a turn at most.
+	PerTurn float64
 	Share   float64 // of one core, by the calls that work
 	Caller  string  // code that works and calls most, "" if there is none
 }
@@ -101,9 +105,6 @@ type code struct {
 func New(p Prober, b Budget, cost time.Duration, waiting func(name, file string) bool, probes ...Probe) *Governor {
 	g := &Governor{prober: p, budget: b, cost: cost, waiting: waiting, codes: make(map[uint64]code)}
 	for _, x := range probes {
-		if x.PerTurn == 0 {
-			x.PerTurn = 1
-		}
 		g.probes = append(g.probes, &state{Probe: x, attached: true, codes: make(map[uint64]uint64), pause: retry})
 	}
 	return g
@@ -154,7 +155,7 @@ func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
 	w := Window{Probe: s.Probe}
 	all := total - min(total, s.total)
 	s.total = total
-	most := uint64(0)
+	var most, mostWaiting uint64
 	for _, h := range hits {
 		if h.Probe != s.Number {
 			continue
@@ -167,6 +168,7 @@ func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
 		c := g.code(h.Code)
 		if c.waiting {
 			w.Waiting += n
+			mostWaiting = max(mostWaiting, n)
 			continue
 		}
 		if n > most {
@@ -175,6 +177,12 @@ func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
 	}
 	// What no code object accounts for counts as work.
 	w.Waiting = min(w.Waiting, all)
+	switch {
+	case s.PerTurn > 0:
+		w.PerTurn = float64(s.PerTurn)
+	case mostWaiting > 0:
+		w.PerTurn = float64(w.Waiting) / float64(mostWaiting)
+	}
 	w.Work = all - w.Waiting
 	return w, nil
 }
@@ -212,9 +220,9 @@ func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 		w := &windows[i]
 		s := g.state(w.Probe.N)
 		reason := ""
-		switch turn := time.Duration(w.Probe.PerTurn) * g.cost; {
+		switch turn := time.Duration(w.PerTurn * float64(g.cost)); {
 		case w.Waiting > 0 && turn > g.budget.Wait:
-			reason = fmt.Sprintf("a loop that waits would wake up to %v late, the budget is %v", turn, g.budget.Wait)
+			reason = fmt.Sprintf("a loop that waits would wake up to %v late, the budget is %v", turn.Round(100*time.Nanosecond), g.budget.Wait)
 		case total > g.budget.Work && w.Share > 0:
 			reason = fmt.Sprintf("calls by %s cost %.1f %% of a core, the budget is %.1f %%", w.Caller, 100*w.Share, 100*g.budget.Work)
 		}

@@ -9,8 +9,8 @@ import (
 	"inferspan/probes/attach"
 )
 
-// fake is a process with one probe on a clock, hit by code objects 1 (works), 2
-// (waits) and 0 (not known).
+// fake is a process with one probe on a clock, hit by code objects 1 (works), 2 and
+// 3 (wait) and 0 (not known).
 type fake struct {
 	hits     map[uint64]uint64
 	attached map[int]bool
@@ -20,7 +20,7 @@ type fake struct {
 
 func (f *fake) Hits() ([]attach.CodeHits, error) {
 	var out []attach.CodeHits
-	for code := uint64(0); code < 3; code++ {
+	for code := uint64(0); code < 4; code++ {
 		if n := f.hits[code]; n > 0 {
 			out = append(out, attach.CodeHits{Probe: 9, Code: code, Count: n})
 		}
@@ -28,7 +28,7 @@ func (f *fake) Hits() ([]attach.CodeHits, error) {
 	return out, f.err
 }
 
-func (f *fake) total() uint64 { return f.hits[0] + f.hits[1] + f.hits[2] }
+func (f *fake) total() uint64 { return f.hits[0] + f.hits[1] + f.hits[2] + f.hits[3] }
 
 func (f *fake) ProbeHits(int) (uint64, error) { return f.total() - f.base, nil }
 func (f *fake) Detach(n int, _ string) error  { f.attached[n] = false; return nil }
@@ -39,6 +39,8 @@ func (f *fake) CodeName(c uint64) (name, file string, err error) {
 		return "Engine.step", "engine.py", nil
 	case 2:
 		return "SpinTimer.wait", "shm_broadcast.py", nil
+	case 3:
+		return "SpinTimer.left", "shm_broadcast.py", nil
 	}
 	return "", "", errors.New("gone")
 }
@@ -119,11 +121,32 @@ func TestBurstKeepsTheProbe(t *testing.T) {
 }
 
 func TestWakeUpLatency(t *testing.T) {
-	f, at := newFake(), second
-	g := New(f, DefaultBudget, 11*time.Microsecond, waits, Probe{Number: 9, Detail: "steps", PerTurn: 2})
-	c, _ := run(t, g, f, &at, 4, 2, 1000)
-	if len(c) != 1 || !strings.Contains(c[0].Reason, "22µs late") {
-		t.Fatalf("changes %+v, want the probe out: 22 us a turn", c)
+	for _, c := range []struct {
+		cost time.Duration
+		both bool // each turn of the loop calls from two functions
+		out  bool
+	}{
+		{19 * time.Microsecond, false, false},
+		{21 * time.Microsecond, false, true},
+		{9 * time.Microsecond, true, false},
+		{11 * time.Microsecond, true, true},
+	} {
+		f, at := newFake(), second
+		g := New(f, DefaultBudget, c.cost, waits, Probe{Number: 9, Detail: "steps"})
+		var changes []Change
+		for range 4 {
+			if c.both && f.attached[0] {
+				f.hits[3] += 1000
+			}
+			ch, _ := run(t, g, f, &at, 1, 2, 1000)
+			changes = append(changes, ch...)
+		}
+		if (len(changes) == 1) != c.out {
+			t.Errorf("%v a hit, both %v: changes %+v, want the probe out: %v", c.cost, c.both, changes, c.out)
+		}
+		if c.out && c.both && !strings.Contains(changes[0].Reason, "22µs late") {
+			t.Errorf("reason %q, want 22 us", changes[0].Reason)
+		}
 	}
 }
 

@@ -1,0 +1,7 @@
+package governor
+
+func probed()
+
+var probedAddr uintptr
+
+func probedPC() uintptr { return probedAddr }
