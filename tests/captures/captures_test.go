@@ -108,7 +108,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// firstDifference shows the first lines that differ.
+// firstDifference shows the first lines that differ, around the place where they do.
 func firstDifference(got, want []byte) string {
 	g, w := strings.Split(string(got), "\n"), strings.Split(string(want), "\n")
 	for i := range max(len(g), len(w)) {
@@ -120,7 +120,12 @@ func firstDifference(got, want []byte) string {
 			b = w[i]
 		}
 		if a != b {
-			return fmt.Sprintf("line %d\n got %s\nwant %s", i+1, a, b)
+			at := 0
+			for at < min(len(a), len(b)) && a[at] == b[at] {
+				at++
+			}
+			around := func(s string) string { return s[max(0, at-60):min(len(s), at+120)] }
+			return fmt.Sprintf("line %d, byte %d\n got ...%s\nwant ...%s", i+1, at, around(a), around(b))
 		}
 	}
 	return "no difference"
