@@ -56,6 +56,7 @@ func (p *inside) front(ctx context.Context, proc *target.Process, tap process, o
 		case <-check.C:
 			w.refresh(ctx)
 		case <-look.C:
+			w.tick(ctx)
 		}
 		if tap == nil {
 			continue

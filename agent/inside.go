@@ -9,6 +9,7 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/probes/attach"
+	"inferspan/probes/attach/governor"
 	"inferspan/probes/engine"
 	"inferspan/probes/engine/vllm"
 	"inferspan/probes/note"
@@ -59,13 +60,15 @@ type inside struct {
 	done   sync.WaitGroup
 	notes  chan *event.Record
 	hold   holder
+	budget governor.Budget
+	trap   trap
 }
 
 // lookInside begins to look into the cores and front ends of an engine, whose other
 // probes are in place: what a request does after the first look is seen by them.
-func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, probes map[uint32]process) *inside {
+func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, probes map[uint32]process, budget governor.Budget) *inside {
 	ctx, stop := context.WithCancel(ctx)
-	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes)}
+	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes), budget: budget}
 	open := peekers[e.Kind]
 	if open == nil || e.Generation == "V0" {
 		return p
@@ -136,6 +139,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 		case <-check.C:
 			w.refresh(ctx)
 		case <-state.C:
+			w.tick(ctx)
 			s, err := pk.State()
 			if errors.Is(err, python.ErrGone) {
 				return

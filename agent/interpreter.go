@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"inferspan/probes/attach"
+	"inferspan/probes/attach/governor"
 	"inferspan/probes/engine"
 	"inferspan/probes/note"
 	"inferspan/probes/python"
@@ -19,6 +20,8 @@ type watching struct {
 	pid    uint32
 	probes []engine.Probe
 	interp *attach.Interpreter // nil if nothing could be attached
+	// governor is nil if the cost of a probe could not be measured.
+	governor *governor.Governor
 }
 
 // attach puts probes on an interpreter and sends a note for each detail.
@@ -40,6 +43,7 @@ func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.In
 		return w
 	}
 	w.report(ctx)
+	w.govern()
 	return w
 }
 

@@ -14,6 +14,7 @@ import (
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
 	"inferspan/probes/attach"
+	"inferspan/probes/attach/governor"
 	httptap "inferspan/probes/http"
 	"inferspan/probes/target"
 )
@@ -44,6 +45,9 @@ const answer = 100 * time.Millisecond
 // LiveOptions are options of Open.
 type LiveOptions struct {
 	Content bool // copy whole responses
+	// Budget is what probes on interpreters may cost each process; the zero value is
+	// governor.DefaultBudget.
+	Budget governor.Budget
 }
 
 // Live is an engine with probes attached. It is for one goroutine; Run may be called
@@ -53,6 +57,7 @@ type Live struct {
 	objs   *bpf.Objects
 	probes map[uint32]process
 	scrub  *httptap.Scrubber
+	budget governor.Budget
 	inside *inside         // while Run runs
 	bad    uint64          // records that did not decode
 	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
@@ -79,7 +84,10 @@ func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Live{Engine: e, objs: objs, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]bool)}
+	if o.Budget == (governor.Budget{}) {
+		o.Budget = governor.DefaultBudget
+	}
+	l := &Live{Engine: e, objs: objs, budget: o.Budget, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]bool)}
 	if err := l.attach(); err != nil {
 		l.Close()
 		return nil, err
@@ -172,7 +180,7 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	if err := put(clockRecord()); err != nil {
 		return err
 	}
-	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes)
+	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes, l.budget)
 	err := l.read(ctx, put)
 	l.inside.end()
 	return errors.Join(err, l.inside.take(put), l.drain(put))

@@ -43,7 +43,14 @@ type Probe struct {
 	Detail   string // what it is for, as in notes
 	Callable plan.Function
 	Watches  []Watch
+	// Waiting is code that calls the function only while it waits, and PerTurn how often
+	// it does so in one turn of its loop; 0 is once.
+	Waiting []Code
+	PerTurn int
 }
+
+// Code names a function by its qualified name and the end of its file's path.
+type Code struct{ Name, File string }
 
 // Watch is code whose calls of a probed function are captured, by the first plan
 // that applies.

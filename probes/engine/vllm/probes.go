@@ -19,6 +19,16 @@ const (
 	moduleCore      = "vllm.v1.engine.core"
 )
 
+// waiting is the loop in which a core waits for its workers, one turn of which reads
+// the clock in each of these (0.32), or a part of it.
+var waiting = []engine.Code{
+	{Name: "SpinCondition.wait", File: fileMessageQueue},
+	{Name: "MessageQueue.ReadTimeoutWithWarnings.timeout_ms", File: fileMessageQueue},
+	{Name: "MessageQueue.ReadTimeoutWithWarnings.should_warn", File: fileMessageQueue},
+}
+
+const fileMessageQueue = "vllm/distributed/device_communicators/shm_broadcast.py"
+
 // Bounds of what is read of a step. Those of lists are beyond what a record holds.
 const (
 	maxStepItems = 4096
@@ -82,6 +92,8 @@ func (p *Peeker) Probes() []engine.Probe {
 	return []engine.Probe{{
 		Detail:   DetailSteps,
 		Callable: plan.Func("time", "monotonic"),
+		Waiting:  waiting,
+		PerTurn:  len(waiting),
 		Watches: []engine.Watch{
 			{Caller: plan.Func(module, "Scheduler.schedule"), Plans: []*plan.Plan{schedule}},
 			{Caller: plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), Plans: []*plan.Plan{update}},
