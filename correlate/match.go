@@ -62,8 +62,8 @@ func (x *exchange) compatible(r *request) bool {
 	if x.eng != r.core.eng || x.op.pooling != r.pooling || !x.eng.isFront(r.client, x.key.PID) {
 		return false
 	}
-	if r.arrivalSeen && r.added < x.begin {
-		return false
+	if r.added < x.begin || (r.queued != 0 && r.queued < x.begin) {
+		return false // it was there before
 	}
 	if r.arrival != 0 && x.offOK && int64(r.arrival) < int64(x.begin)+x.off {
 		return false
