@@ -19,6 +19,7 @@ import (
 func newAttach() *cobra.Command {
 	var (
 		pid   int
+		cost  budget
 		quiet bool
 		d     detail
 		o     outputs
@@ -43,7 +44,11 @@ exports its requests as they finish. Without an output it prints a line per requ
 			if quiet && !o.any() {
 				return withCode(exitUsage, errors.New("--quiet without an output leaves nothing to do: add --otlp, --jsonl or --prometheus"))
 			}
-			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: opt.Content != correlate.ContentNone})
+			lo, err := cost.options(opt.Content != correlate.ContentNone)
+			if err != nil {
+				return err
+			}
+			live, err := openLive(cmd.Context(), pid, lo)
 			if err != nil {
 				return err
 			}
@@ -86,6 +91,7 @@ exports its requests as they finish. Without an output it prints a line per requ
 		},
 	}
 	pidFlag(c, &pid)
+	cost.flags(c)
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print no line per request")
 	d.flags(c)
 	o.flags(c)

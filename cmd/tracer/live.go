@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,12 +18,40 @@ import (
 	"inferspan/bpf"
 	"inferspan/export/term"
 	"inferspan/probes/attach"
+	"inferspan/probes/attach/governor"
 	"inferspan/probes/target"
 )
 
 func pidFlag(c *cobra.Command, pid *int) {
 	c.Flags().IntVarP(pid, "pid", "p", 0, "any process of the engine (see inferspan ps)")
 	must(c.RegisterFlagCompletionFunc("pid", completePID))
+}
+
+// budget is what probes on interpreters may cost each process.
+type budget struct {
+	work float64 // percent of a core, 0: no limit
+	wait time.Duration
+}
+
+func (b *budget) flags(c *cobra.Command) {
+	d := governor.DefaultBudget
+	c.Flags().Float64Var(&b.work, "probe-work", 100*d.Work, "percent of a core that probes on the Python interpreter may cost a process, else they are taken out (0: no limit)")
+	c.Flags().DurationVar(&b.wait, "probe-wait", d.Wait, "by how much they may delay the wake-up of a loop that waits (0: no limit)")
+}
+
+// options checks the budget and makes the options of a live run.
+func (b *budget) options(content bool) (agent.LiveOptions, error) {
+	if b.work < 0 || math.IsNaN(b.work) || b.wait < 0 {
+		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--probe-work %v, --probe-wait %v: want 0 or more", b.work, b.wait))
+	}
+	o := agent.LiveOptions{Content: content, Budget: governor.Budget{Work: b.work / 100, Wait: b.wait}}
+	if b.work == 0 {
+		o.Budget.Work = math.Inf(1)
+	}
+	if b.wait == 0 {
+		o.Budget.Wait = math.MaxInt64
+	}
+	return o, nil
 }
 
 // completePID offers the engines of this host.

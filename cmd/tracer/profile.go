@@ -28,6 +28,7 @@ import (
 func newProfile() *cobra.Command {
 	var (
 		pid      int
+		cost     budget
 		duration time.Duration
 		dir      string
 		traps    bool
@@ -66,7 +67,11 @@ With --out it also writes, to a folder:
 				}
 				defer files.discard()
 			}
-			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: opt.Content != correlate.ContentNone})
+			lo, err := cost.options(opt.Content != correlate.ContentNone)
+			if err != nil {
+				return err
+			}
+			live, err := openLive(cmd.Context(), pid, lo)
 			if err != nil {
 				return err
 			}
@@ -153,6 +158,7 @@ With --out it also writes, to a folder:
 		},
 	}
 	pidFlag(c, &pid)
+	cost.flags(c)
 	f := c.Flags()
 	f.DurationVarP(&duration, "duration", "d", 30*time.Second, "how long")
 	f.StringVar(&dir, "out", "", "folder to write files to")

@@ -23,6 +23,7 @@ import (
 func newRecord() *cobra.Command {
 	var (
 		pid      int
+		cost     budget
 		out      string
 		duration time.Duration
 		redact   bool
@@ -48,7 +49,11 @@ Credentials in headers are never recorded.`,
 			if duration < 0 {
 				return withCode(exitUsage, fmt.Errorf("--duration %s: want 0 or more", duration))
 			}
-			live, err := openLive(cmd.Context(), pid, agent.LiveOptions{Content: content})
+			lo, err := cost.options(content)
+			if err != nil {
+				return err
+			}
+			live, err := openLive(cmd.Context(), pid, lo)
 			if err != nil {
 				return err
 			}
@@ -84,6 +89,7 @@ Credentials in headers are never recorded.`,
 	}
 	f := c.Flags()
 	pidFlag(c, &pid)
+	cost.flags(c)
 	f.StringVarP(&out, "output", "o", "", "file to write")
 	f.DurationVarP(&duration, "duration", "d", 0, "stop after this long (0: until interrupted)")
 	f.BoolVar(&redact, "redact", false, "blank texts and token ids")
