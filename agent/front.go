@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -44,15 +45,22 @@ func (p *inside) front(ctx context.Context, proc *target.Process, tap process, o
 	if w.interp == nil {
 		return
 	}
-	look, check := time.NewTicker(stateEvery), time.NewTicker(checkEvery)
+	b := newBusy(w, p.opt.DetokenizeSample)
+	look, check, busy := time.NewTicker(stateEvery), time.NewTicker(checkEvery), time.NewTicker(busyLook)
 	defer look.Stop()
 	defer check.Stop()
+	defer busy.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.interp.Done():
 			return
+		case now := <-busy.C:
+			if b != nil {
+				_ = b.look(ctx, now) // the next look tries again
+			}
+			continue
 		case <-check.C:
 			w.refresh(ctx)
 		case <-look.C:
@@ -96,23 +104,32 @@ func openFront(ctx context.Context, pid int, open func(*python.Interp) (engine.F
 	return nil, nil, last
 }
 
-// sees reports whether all probes of a detail are in place and watched code has been
-// captured.
+// sees reports whether a detail's probes are in place and each of its watched
+// functions has called.
 func (w *watching) sees(detail string) bool {
 	hits, err := w.interp.Hits()
 	if err != nil {
 		return false
 	}
-	captured := make(map[uint32]bool)
+	type caller struct {
+		probe uint32
+		code  uint64
+	}
+	called := make(map[caller]bool)
 	for _, h := range hits {
-		if h.Watched {
-			captured[h.Probe] = true
-		}
+		called[caller{h.Probe, h.Code}] = h.Count > 0
 	}
+	some := false
 	for i, s := range w.interp.Report() {
-		if w.probes[i].Detail == detail && (!s.Attached || !captured[s.Probe]) {
-			return false
+		for k, x := range s.Watches {
+			if cmp.Or(w.probes[i].Watches[k].Detail, w.probes[i].Detail) != detail {
+				continue
+			}
+			if !s.Attached || !called[caller{s.Probe, x.Code}] {
+				return false
+			}
+			some = true
 		}
 	}
-	return true
+	return some
 }

@@ -34,11 +34,12 @@ func (w *watching) govern() {
 	}
 	var probes []governor.Probe
 	for n, s := range w.interp.Report() {
-		if s.Attached {
+		// A busy probe keeps itself in bounds, unless requests are looked at closely.
+		if s.Attached && (!w.probes[n].Busy || p.opt.DetokenizeSample > 0) {
 			probes = append(probes, governor.Probe{N: n, Number: s.Probe, Detail: w.probes[n].Detail, PerTurn: w.probes[n].PerTurn})
 		}
 	}
-	w.governor = governor.New(w.interp, p.budget, cost, w.waiting, probes...)
+	w.governor = governor.New(w.interp, p.opt.Budget, cost, w.waiting, probes...)
 }
 
 // waiting tells code that calls a probed function only while it waits.

@@ -9,7 +9,6 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/probes/attach"
-	"inferspan/probes/attach/governor"
 	"inferspan/probes/engine"
 	"inferspan/probes/engine/vllm"
 	"inferspan/probes/note"
@@ -55,20 +54,21 @@ var fronts = map[string]func(*python.Interp) (engine.Front, error){
 // inside looks into the engine cores of an engine, and has the kernel do so. What
 // it sees are notes, which the run hands over between the records of the kernel.
 type inside struct {
-	tracer attach.PythonTracer
-	stop   context.CancelFunc
-	done   sync.WaitGroup
-	notes  chan *event.Record
-	hold   holder
-	budget governor.Budget
-	trap   trap
+	tracer  attach.PythonTracer
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+	notes   chan *event.Record
+	hold    holder
+	opt     LiveOptions
+	trap    trap
+	closers closers
 }
 
 // lookInside begins to look into the cores and front ends of an engine, whose other
 // probes are in place: what a request does after the first look is seen by them.
-func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, probes map[uint32]process, budget governor.Budget) *inside {
+func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, probes map[uint32]process, o LiveOptions) *inside {
 	ctx, stop := context.WithCancel(ctx)
-	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes), budget: budget}
+	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes), opt: o}
 	open := peekers[e.Kind]
 	if open == nil || e.Generation == "V0" {
 		return p

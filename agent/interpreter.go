@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,7 +20,9 @@ type watching struct {
 	inside *inside
 	pid    uint32
 	probes []engine.Probe
-	interp *attach.Interpreter // nil if nothing could be attached
+	// resting says that the busy probe is out for a while, as it should be.
+	resting bool
+	interp  *attach.Interpreter // nil if nothing could be attached
 	// governor is nil if the cost of a probe could not be measured.
 	governor *governor.Governor
 }
@@ -29,7 +32,11 @@ func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.In
 	w := &watching{inside: p, pid: uint32(proc.PID), probes: probes}
 	specs := make([]attach.PythonProbe, len(probes))
 	for i, s := range probes {
-		specs[i].Callable = s.Callable
+		specs[i].Callable, specs[i].Timed = s.Callable, s.Timed
+		if s.Busy && p.opt.DetokenizeSample == 0 {
+			s.Watches = nil
+			w.probes[i] = s
+		}
 		for _, x := range s.Watches {
 			specs[i].Watches = append(specs[i].Watches, attach.Watch{Caller: x.Caller, Plans: x.Plans})
 		}
@@ -50,9 +57,15 @@ func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.In
 // details are what the probes are for, each once.
 func (w *watching) details() []string {
 	var out []string
+	add := func(detail string) {
+		if !slices.Contains(out, detail) {
+			out = append(out, detail)
+		}
+	}
 	for _, s := range w.probes {
-		if !slices.Contains(out, s.Detail) {
-			out = append(out, s.Detail)
+		add(s.Detail)
+		for _, x := range s.Watches {
+			add(cmp.Or(x.Detail, s.Detail))
 		}
 	}
 	return out
@@ -66,14 +79,13 @@ func (w *watching) report(ctx context.Context) {
 		n := note.Probe{Detail: detail, Active: true, Plans: make(map[uint32]note.Plan)}
 		var why []string
 		for i := range status {
-			if w.probes[i].Detail != detail {
-				continue
-			}
-			s := &status[i]
-			if !s.Attached {
-				why = append(why, fmt.Sprintf("%s: %s", s.Callable, s.Reason))
-			}
-			for _, x := range s.Watches {
+			s, of := &status[i], w.probes[i].Detail
+			mine := of == detail
+			for k, x := range s.Watches {
+				if cmp.Or(w.probes[i].Watches[k].Detail, of) != detail {
+					continue
+				}
+				mine = true
 				if x.Reason != "" {
 					why = append(why, fmt.Sprintf("%s: %s", x.Caller, x.Reason))
 				}
@@ -82,6 +94,12 @@ func (w *watching) report(ctx context.Context) {
 						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped}
 					}
 				}
+			}
+			if mine && !s.Attached && !(w.probes[i].Busy && w.resting) {
+				why = append(why, fmt.Sprintf("%s: %s", s.Callable, s.Reason))
+			}
+			if mine && w.probes[i].Timed {
+				n.Overhead = int64(s.Overhead)
 			}
 		}
 		if len(why) > 0 {

@@ -45,6 +45,11 @@ const answer = 100 * time.Millisecond
 // LiveOptions are options of Open.
 type LiveOptions struct {
 	Content bool // copy whole responses
+	// DetokenizeSample has it measured for one request in so many how long each of its
+	// tokens took to become text, at the price of two traps for each token of all
+	// requests that run meanwhile. 0: for none; the time is then worked out from what a
+	// token costs on average.
+	DetokenizeSample int
 	// Budget is what probes on interpreters may cost each process; the zero value is
 	// governor.DefaultBudget.
 	Budget governor.Budget
@@ -57,7 +62,7 @@ type Live struct {
 	objs   *bpf.Objects
 	probes map[uint32]process
 	scrub  *httptap.Scrubber
-	budget governor.Budget
+	opt    LiveOptions
 	inside *inside         // while Run runs
 	bad    uint64          // records that did not decode
 	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
@@ -87,7 +92,7 @@ func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
 	if o.Budget == (governor.Budget{}) {
 		o.Budget = governor.DefaultBudget
 	}
-	l := &Live{Engine: e, objs: objs, budget: o.Budget, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]bool)}
+	l := &Live{Engine: e, objs: objs, opt: o, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]bool)}
 	if err := l.attach(); err != nil {
 		l.Close()
 		return nil, err
@@ -180,7 +185,7 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	if err := put(clockRecord()); err != nil {
 		return err
 	}
-	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes, l.budget)
+	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes, l.opt)
 	err := l.read(ctx, put)
 	l.inside.end()
 	return errors.Join(err, l.inside.take(put), l.drain(put))
@@ -292,6 +297,9 @@ func (l *Live) take(rec *event.Record, put func(*event.Record) error) error {
 		}
 	}
 	if rec.Kind == event.KindCapture {
+		if !l.inside.closers.keep(rec, time.Now()) {
+			return nil
+		}
 		return l.inside.hold.capture(rec, put)
 	}
 	return put(rec)

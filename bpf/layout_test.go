@@ -48,7 +48,7 @@ var layout = map[string][]struct {
 		{"probe", func(r *event.Record, v uint64) { r.Capture.Probe = uint32(v) }},
 		{"values", func(r *event.Record, v uint64) { r.Capture.Values = uint16(v) }},
 		{"flags", func(r *event.Record, v uint64) { r.Capture.Flags = uint16(v) }},
-		{"pad", nil},
+		{"took", func(r *event.Record, v uint64) { r.Capture.Took = uint32(v) }},
 	},
 	"note_rec": {{"what", func(r *event.Record, v uint64) { r.Note = uint32(v) }}, {"pad", nil}},
 }

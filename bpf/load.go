@@ -397,6 +397,7 @@ func (o *Objects) programs() map[string]*ebpf.Program {
 	return map[string]*ebpf.Program{
 		"wire_send": p.WireSend, "wire_recv_enter": p.WireRecvEnter, "wire_recv_exit": p.WireRecvExit,
 		"py_hit":          p.PyHit,
+		"py_entry":        p.PyEntry,
 		"process_exit":    p.ProcessExit,
 		"http_enter_read": p.HttpEnterRead, "http_exit_read": p.HttpExitRead,
 		"http_enter_readv": p.HttpEnterReadv, "http_exit_readv": p.HttpExitReadv,

@@ -13,6 +13,7 @@
  * once. They take scalars only (5.10), and find their state by the thread.
  */
 #include "py_value.h"
+#include "py_call.h"
 
 /* Runs one op of a plan; 1 if items are to be sent before the next. */
 __noinline int py_step(__u32 room, __u64 pc)
@@ -135,10 +136,24 @@ static __always_inline __u64 py_skip(const struct py_process *p, __u64 frame)
 	return frame;
 }
 
+/* The function of a probe is entered: how long it runs is of interest. */
+SEC("uprobe/python")
+int BPF_KPROBE(py_entry)
+{
+	struct py_probe_key at = {.ip = PT_REGS_IP(ctx), .tgid = current_ids() >> 32};
+	struct py_probe *probe = bpf_map_lookup_elem(&py_probes, &at);
+
+	if (!probe)
+		return 0;
+	__sync_fetch_and_add(&probe->hits, 1);
+	py_call(probe->id);
+	return 0;
+}
+
 SEC("uprobe/python")
 int BPF_KPROBE(py_hit)
 {
-	__u64 ids = current_ids(), ts = 0, frame, native, *count;
+	__u64 ids = current_ids(), ts = 0, took = 0, frame, native, *count;
 	__u32 tgid = ids >> 32, room;
 	struct py_probe_key at = {.ip = PT_REGS_IP(ctx), .tgid = tgid};
 	struct py_probe *probe = bpf_map_lookup_elem(&py_probes, &at);
@@ -150,6 +165,13 @@ int BPF_KPROBE(py_hit)
 	if (!probe)
 		return 0;
 	__sync_fetch_and_add(&probe->hits, 1);
+	if (probe->flags & CAPTURE_RETURN) {
+		took = py_took(probe->id, bpf_ktime_get_ns());
+		if (took) {
+			__sync_fetch_and_add(&probe->timed, 1);
+			__sync_fetch_and_add(&probe->ns, took);
+		}
+	}
 	p = bpf_map_lookup_elem(&py_processes, &probe->process);
 	if (!p)
 		return 0;
@@ -193,6 +215,7 @@ int BPF_KPROBE(py_hit)
 	s->rec.code = key.code;
 	s->rec.thread_state = ts;
 	s->rec.probe = key.probe;
+	s->rec.took = took > ~0U ? ~0U : took;
 	for (int i = 0; i < PY_WATCH_PLANS; i++) {
 		if (i >= watch->count)
 			break;

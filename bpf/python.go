@@ -15,6 +15,10 @@ import (
 // ProgPyHit is the program for C functions that Python code calls.
 const ProgPyHit Program = "py_hit"
 
+// ProgPyEntry is the program for the entry of a C function of which ProgPyHit sees the
+// returns, so that it is known how long it ran.
+const ProgPyEntry Program = "py_entry"
+
 // ErrFull is wrapped when a map of the tap on Python has no room.
 var ErrFull = errors.New("no room in a BPF map")
 
@@ -219,6 +223,22 @@ func (o *Objects) ProbeHits(pid int, addr uint64) (uint64, error) {
 		return 0, fmt.Errorf("hits of a probe of process %d: %w", pid, err)
 	}
 	return p.Hits, nil
+}
+
+// ProbeTimes returns how many calls of the function were timed since SetProbe, at the
+// return that stands at an address, and how long they took in all, in ns. It has what
+// measuring adds.
+func (o *Objects) ProbeTimes(pid int, addr uint64) (calls, ns uint64, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return 0, 0, os.ErrClosed
+	}
+	var p tracerPyProbe
+	if err := o.objs.PyProbes.Lookup(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, &p); err != nil {
+		return 0, 0, fmt.Errorf("times of a probe of process %d: %w", pid, err)
+	}
+	return p.Timed, p.Ns, nil
 }
 
 // Watch has plans tried, in turn, when code with this address calls the function of

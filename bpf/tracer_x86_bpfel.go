@@ -46,6 +46,13 @@ type tracerPartKey struct {
 	Dir  uint32
 }
 
+type tracerPyCallKey struct {
+	_      structs.HostLayout
+	Thread uint64
+	Probe  uint32
+	Pad    uint32
+}
+
 type tracerPyCodeKey struct {
 	_     structs.HostLayout
 	Code  uint64
@@ -86,6 +93,8 @@ type tracerPyPlan struct {
 type tracerPyProbe struct {
 	_       structs.HostLayout
 	Hits    uint64
+	Timed   uint64
+	Ns      uint64
 	Id      uint32
 	Flags   uint32
 	Process uint32
@@ -236,7 +245,7 @@ type tracerPyState struct {
 		Probe       uint32
 		Values      uint16
 		Flags       uint16
-		Pad         uint32
+		Took        uint32
 	}
 	Out [32768]uint8
 }
@@ -285,6 +294,7 @@ const (
 	tracerMapEmptyTail          = "empty_tail"
 	tracerMapLosses             = "losses"
 	tracerMapParts              = "parts"
+	tracerMapPyCalls            = "py_calls"
 	tracerMapPyHits             = "py_hits"
 	tracerMapPyPlans            = "py_plans"
 	tracerMapPyProbes           = "py_probes"
@@ -315,6 +325,7 @@ const (
 	tracerProgHttpExitWrite     = "http_exit_write"
 	tracerProgHttpExitWritev    = "http_exit_writev"
 	tracerProgProcessExit       = "process_exit"
+	tracerProgPyEntry           = "py_entry"
 	tracerProgPyHit             = "py_hit"
 	tracerProgWireRecvEnter     = "wire_recv_enter"
 	tracerProgWireRecvExit      = "wire_recv_exit"
@@ -387,6 +398,7 @@ type tracerProgramSpecs struct {
 	HttpExitWrite     *ebpf.ProgramSpec `ebpf:"http_exit_write"`
 	HttpExitWritev    *ebpf.ProgramSpec `ebpf:"http_exit_writev"`
 	ProcessExit       *ebpf.ProgramSpec `ebpf:"process_exit"`
+	PyEntry           *ebpf.ProgramSpec `ebpf:"py_entry"`
 	PyHit             *ebpf.ProgramSpec `ebpf:"py_hit"`
 	WireRecvEnter     *ebpf.ProgramSpec `ebpf:"wire_recv_enter"`
 	WireRecvExit      *ebpf.ProgramSpec `ebpf:"wire_recv_exit"`
@@ -402,6 +414,7 @@ type tracerMapSpecs struct {
 	EmptyTail   *ebpf.MapSpec `ebpf:"empty_tail"`
 	Losses      *ebpf.MapSpec `ebpf:"losses"`
 	Parts       *ebpf.MapSpec `ebpf:"parts"`
+	PyCalls     *ebpf.MapSpec `ebpf:"py_calls"`
 	PyHits      *ebpf.MapSpec `ebpf:"py_hits"`
 	PyPlans     *ebpf.MapSpec `ebpf:"py_plans"`
 	PyProbes    *ebpf.MapSpec `ebpf:"py_probes"`
@@ -449,6 +462,7 @@ type tracerMaps struct {
 	EmptyTail   *ebpf.Map `ebpf:"empty_tail"`
 	Losses      *ebpf.Map `ebpf:"losses"`
 	Parts       *ebpf.Map `ebpf:"parts"`
+	PyCalls     *ebpf.Map `ebpf:"py_calls"`
 	PyHits      *ebpf.Map `ebpf:"py_hits"`
 	PyPlans     *ebpf.Map `ebpf:"py_plans"`
 	PyProbes    *ebpf.Map `ebpf:"py_probes"`
@@ -468,6 +482,7 @@ func (m *tracerMaps) Close() error {
 		m.EmptyTail,
 		m.Losses,
 		m.Parts,
+		m.PyCalls,
 		m.PyHits,
 		m.PyPlans,
 		m.PyProbes,
@@ -515,6 +530,7 @@ type tracerPrograms struct {
 	HttpExitWrite     *ebpf.Program `ebpf:"http_exit_write"`
 	HttpExitWritev    *ebpf.Program `ebpf:"http_exit_writev"`
 	ProcessExit       *ebpf.Program `ebpf:"process_exit"`
+	PyEntry           *ebpf.Program `ebpf:"py_entry"`
 	PyHit             *ebpf.Program `ebpf:"py_hit"`
 	WireRecvEnter     *ebpf.Program `ebpf:"wire_recv_enter"`
 	WireRecvExit      *ebpf.Program `ebpf:"wire_recv_exit"`
@@ -543,6 +559,7 @@ func (p *tracerPrograms) Close() error {
 		p.HttpExitWrite,
 		p.HttpExitWritev,
 		p.ProcessExit,
+		p.PyEntry,
 		p.PyHit,
 		p.WireRecvEnter,
 		p.WireRecvExit,

@@ -146,7 +146,13 @@ type Capture struct {
 	Probe       uint32
 	Values      uint16 // in Data, those within items not counted
 	Flags       uint16
+	// Took is how long the probed function ran, ns, with what measuring adds; for
+	// CaptureReturn. 0: not known.
+	Took uint32
 }
+
+// TookMax stands for all durations that are as long or longer.
+const TookMax = 1<<32 - 1
 
 // Record is one decoded record. Only the part that Kind names is set. Data
 // aliases the buffer given to Decode.
@@ -212,7 +218,7 @@ func Decode(b []byte, r *Record) error {
 	case KindClock:
 		r.Wall = le.Uint64(p)
 	case KindCapture:
-		r.Capture = Capture{Code: le.Uint64(p), ThreadState: le.Uint64(p[8:]), Plan: le.Uint32(p[16:]), Probe: le.Uint32(p[20:]), Values: le.Uint16(p[24:]), Flags: le.Uint16(p[26:])}
+		r.Capture = Capture{Code: le.Uint64(p), ThreadState: le.Uint64(p[8:]), Plan: le.Uint32(p[16:]), Probe: le.Uint32(p[20:]), Values: le.Uint16(p[24:]), Flags: le.Uint16(p[26:]), Took: le.Uint32(p[28:])}
 	case KindNote:
 		r.Note = le.Uint32(p)
 	}
@@ -265,7 +271,7 @@ func Append(dst []byte, r *Record) []byte {
 		dst = le.AppendUint32(dst, c.Probe)
 		dst = le.AppendUint16(dst, c.Values)
 		dst = le.AppendUint16(dst, c.Flags)
-		dst = le.AppendUint32(dst, 0)
+		dst = le.AppendUint32(dst, c.Took)
 	case KindNote:
 		dst = le.AppendUint32(dst, r.Note)
 		dst = le.AppendUint32(dst, 0)

@@ -203,7 +203,9 @@ static __always_inline bool rd(__u64 *v, __u64 addr)
 /* A reference that was read. */
 static __always_inline __u64 py_ref(__u64 v)
 {
-	return v ? v : PY_MISS(MISSING_UNSET);
+	if (!v)
+		return PY_MISS(MISSING_UNSET);
+	return PY_IS_MISS(v) ? PY_MISS(MISSING_BAD) : v;
 }
 
 /* The reference at addr. */

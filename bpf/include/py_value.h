@@ -275,7 +275,7 @@ __noinline int py_item(__u32 room, __u64 i)
 	key = s->entries[clamp_to(at + it->key_at, PY_ENTRY_WORDS - 1)];
 	value = s->entries[clamp_to(at + it->value_at, PY_ENTRY_WORDS - 1)];
 	if (it->values && !rd(&value, it->values + 8ULL * (it->next - 1)))
-		value = PY_MISS(MISSING_FAULT);
+		value = 8; /* an address that cannot be read */
 	/* Entries of a dict or set may be empty or, of a set, deleted: hash -1. */
 	if (it->words != 1 && (!key || !value))
 		return 1;

@@ -101,7 +101,9 @@ struct py_probe_key {
 };
 
 struct py_probe {
-	__u64 hits; /* counted by the program */
+	__u64 hits;  /* counted by the program */
+	__u64 timed; /* of these, returns of calls whose beginning was seen */
+	__u64 ns;    /* these calls took in all */
 	__u32 id;
 	__u32 flags;   /* enum capture_flags to set */
 	__u32 process; /* index of the interpreter */

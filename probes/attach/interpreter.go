@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 
 	"inferspan/bpf"
+	"inferspan/bpf/event"
 	"inferspan/bpf/event/capture"
 	"inferspan/probes/elf"
 	"inferspan/probes/procfs"
@@ -31,6 +33,7 @@ type PythonTracer interface {
 	SetProbe(pid int, addr uint64, probe uint32, flags uint16) error
 	RemoveProbe(pid int, addr uint64) error
 	ProbeHits(pid int, addr uint64) (uint64, error)
+	ProbeTimes(pid int, addr uint64) (calls, ns uint64, err error)
 	Watch(pid int, probe uint32, code uint64, plans ...uint32) error
 	Hits() ([]bpf.Hit, error)
 }
@@ -39,7 +42,14 @@ type PythonTracer interface {
 // watched code calls it. Calls from other code are counted only.
 type PythonProbe struct {
 	Callable plan.Function // as Python finds it: plan.Func("time", "monotonic")
-	Watches  []Watch
+	// Returns has the same read once more when the function returns; these captures
+	// have the flag event.CaptureReturn. It costs a second trap per call.
+	Returns bool
+	// Timed has it measured how long the calls take. Objects are read when the function
+	// returns, not at its entry, and these captures say how long it ran. Without probes
+	// on all of its returns there is none at all.
+	Timed   bool
+	Watches []Watch
 }
 
 // Watch is code whose calls are captured: of the plans the first one whose function is
@@ -56,6 +66,12 @@ type PythonStatus struct {
 	Addr     uint64 `json:"addr"`  // of the C function in the process, 0 if not found
 	Attached bool   `json:"attached"`
 	Reason   string `json:"reason,omitempty"` // why not attached
+	// Returns is how many return instructions are probed, and ReturnReason why none is
+	// though that was asked for.
+	Returns      int    `json:"returns,omitempty"`
+	ReturnReason string `json:"return_reason,omitempty"`
+	// Overhead is what measuring adds to each duration of a timed probe.
+	Overhead time.Duration `json:"overhead,omitempty"`
 	// Watches are in the order of PythonProbe.
 	Watches []WatchStatus `json:"watches,omitempty"`
 }
@@ -106,8 +122,8 @@ type Interpreter struct {
 type pythonProbe struct {
 	spec    PythonProbe
 	status  PythonStatus
-	link    io.Closer
-	at      uint64     // where it stands in the process
+	links   []io.Closer
+	at      []uint64   // where these stand in the process: the returns, then the entry
 	watched []*watched // as status.Watches
 }
 
@@ -213,28 +229,84 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 			return fmt.Errorf("%s is the C function of %s, which has a probe", fn, other.status.Callable)
 		}
 	}
-	p.status.Addr, p.at = c.Addr, c.Addr
-	if e, err := elf.New(f); err == nil {
-		if fn, err := e.FuncAt(off); err == nil {
-			at, _ := e.Emulated(fn)
-			p.at, off = c.Addr+at-off, at
+	p.status.Addr = c.Addr
+	entry, stepped, returns, err := points(f, off, p.spec.Returns || p.spec.Timed)
+	p.status.Returns, p.status.ReturnReason = len(returns), ""
+	if err != nil {
+		p.status.ReturnReason = err.Error()
+		if p.spec.Timed {
+			return err
 		}
 	}
-	// Before the link: a hit without it would not be counted.
-	if err := i.tracer.SetProbe(i.pid, p.at, p.status.Probe, 0); err != nil {
-		return err
+	if p.spec.Timed && p.status.Overhead == 0 {
+		if p.status.Overhead, err = timingOverhead(i.tracer, stepped); err != nil {
+			return err
+		}
 	}
-	prog := i.tracer.Program(bpf.ProgPyHit)
-	if prog == nil {
-		return fmt.Errorf("no BPF program %s", bpf.ProgPyHit)
+	// Returns first, so that each call that is seen to begin is seen to end.
+	for _, at := range append(returns, entry) {
+		var flags uint16
+		name := bpf.ProgPyHit
+		if at != entry {
+			flags = event.CaptureReturn
+		} else if p.spec.Timed {
+			name = bpf.ProgPyEntry
+		}
+		prog := i.tracer.Program(name)
+		if prog == nil {
+			return errors.Join(fmt.Errorf("no BPF program %s", name), i.detach(p))
+		}
+		// Before the link: a hit without it would not be counted.
+		if err := i.tracer.SetProbe(i.pid, c.Addr+at-off, p.status.Probe, flags); err != nil {
+			return errors.Join(err, i.detach(p))
+		}
+		p.at = append(p.at, c.Addr+at-off)
+		l, err := exe.Uprobe(c.Name, prog, &link.UprobeOptions{Address: at, PID: i.pid})
+		if err != nil {
+			return errors.Join(explain(err), i.detach(p))
+		}
+		p.links = append(p.links, l)
 	}
-	l, err := exe.Uprobe(c.Name, prog, &link.UprobeOptions{Address: off, PID: i.pid})
-	if err != nil {
-		return errors.Join(explain(err), i.tracer.RemoveProbe(i.pid, p.at))
-	}
-	p.link = l
 	p.status.Attached, p.status.Reason = true, ""
 	return nil
+}
+
+// points returns the offsets in a file at which to probe the function at an offset:
+// near its entry, with whether the kernel executes the instruction there and traps
+// again, and its returns if these are asked for. The error says why there are none of
+// these.
+func points(f *os.File, off uint64, returns bool) (entry uint64, stepped bool, exits []uint64, err error) {
+	e, err := elf.New(f)
+	if err != nil {
+		return off, true, nil, err
+	}
+	fn, err := e.FuncAt(off)
+	if err != nil {
+		return off, true, nil, err
+	}
+	entry, emulated := e.Emulated(fn)
+	if !returns {
+		return entry, !emulated, nil, nil
+	}
+	x, err := e.Exits(fn)
+	if err == nil && !x.Complete() {
+		err = fmt.Errorf("the ends of the function are unclear: %d returns, %d jumps out of it, %d computed jumps", len(x.Returns), x.Outside, x.Indirect)
+	}
+	if err != nil {
+		return entry, !emulated, nil, err
+	}
+	return entry, !emulated, x.Returns, nil
+}
+
+// detach takes out what of a probe is attached.
+func (i *Interpreter) detach(p *pythonProbe) error {
+	errs := bpf.CloseAll(p.links)
+	for _, at := range p.at {
+		errs = append(errs, i.tracer.RemoveProbe(i.pid, at))
+	}
+	p.links, p.at = nil, nil
+	p.status.Attached, p.status.Returns = false, 0
+	return errors.Join(errs...)
 }
 
 // watch resolves watch n of a probe and has the kernel look for it, and undoes what an
@@ -308,13 +380,11 @@ func (i *Interpreter) Detach(n int, reason string) error {
 		return os.ErrClosed
 	}
 	p := i.probes[n]
-	if p.link == nil {
+	if p.links == nil {
 		return nil
 	}
-	err := errors.Join(p.link.Close(), i.tracer.RemoveProbe(i.pid, p.at))
-	p.link = nil
-	p.status.Attached, p.status.Reason = false, reason
-	if err != nil {
+	p.status.Reason = reason
+	if err := i.detach(p); err != nil {
 		return fmt.Errorf("detaching %s from process %d: %w", p.status.Callable, i.pid, err)
 	}
 	return nil
@@ -328,7 +398,7 @@ func (i *Interpreter) Reattach(n int) error {
 		return os.ErrClosed
 	}
 	p := i.probes[n]
-	if p.link != nil {
+	if p.links != nil {
 		return nil
 	}
 	maps, err := procfs.FS{}.Maps(i.pid)
@@ -342,22 +412,47 @@ func (i *Interpreter) Reattach(n int) error {
 	return nil
 }
 
-// ProbeHits returns how often the function of probe n of the report was called since
-// the probe was attached; 0 while it is not.
+// ProbeHits returns how often probe n of the report was hit since it was attached, at
+// entry and returns together; 0 while it is not attached.
 func (i *Interpreter) ProbeHits(n int) (uint64, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed {
 		return 0, os.ErrClosed
 	}
-	if p := i.probes[n]; p.link != nil {
-		return i.tracer.ProbeHits(i.pid, p.at)
+	var sum uint64
+	for _, at := range i.probes[n].at {
+		hits, err := i.tracer.ProbeHits(i.pid, at)
+		if err != nil {
+			return 0, err
+		}
+		sum += hits
 	}
-	return 0, nil
+	return sum, nil
 }
 
-// Hits counts the calls by calling code since AttachInterpreter, the most frequent
-// first. CodeName tells whose code it is.
+// ProbeTimes returns how many calls of the function of probe n of the report, which is
+// timed, have ended since the probe was attached, and how long they took in all, in
+// ns; none while it is not attached. What measuring adds to each call is in it.
+func (i *Interpreter) ProbeTimes(n int) (calls, ns uint64, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return 0, 0, os.ErrClosed
+	}
+	at := i.probes[n].at
+	for _, addr := range at[:max(len(at)-1, 0)] { // the returns
+		c, t, err := i.tracer.ProbeTimes(i.pid, addr)
+		if err != nil {
+			return 0, 0, err
+		}
+		calls, ns = calls+c, ns+t
+	}
+	return calls, ns, nil
+}
+
+// Hits counts the hits by calling code since AttachInterpreter, the most frequent first;
+// where returns are probed, a call counts twice. CodeName tells whose code it is.
 func (i *Interpreter) Hits() ([]CodeHits, error) {
 	hits, err := i.tracer.Hits()
 	if err != nil {
@@ -496,10 +591,8 @@ func (i *Interpreter) release() {
 	i.closed = true
 	var links []io.Closer
 	for _, p := range i.probes {
-		if p.link != nil {
-			links = append(links, p.link)
-			p.link = nil
-		}
+		links = append(links, p.links...)
+		p.links, p.at = nil, nil
 		p.status.Attached = false
 	}
 	errs := bpf.CloseAll(links)

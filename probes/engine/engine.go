@@ -38,11 +38,25 @@ type Front interface {
 	Probes() []Probe
 }
 
+// Names that a run knows in the plans of front ends: a request is about to be sent to
+// the core, one of its tokens has become text, and the slot of both with its id. The
+// latter may have more in it than the former's.
+const (
+	PlanInput  = "input"
+	PlanDecode = "decode"
+	SlotID     = "id"
+)
+
 // Probe is a C function that Python code calls, and what to read when it does.
 type Probe struct {
 	Detail   string // what it is for, as in notes
 	Callable plan.Function
 	Watches  []Watch
+	// Timed has it measured how long the calls take; captures are made when they end.
+	Timed bool
+	// Busy: calls are so many that the probe is in place for short times only, to note
+	// what calls cost on average, and for the requests that are to be looked at closely.
+	Busy bool
 	// Waiting is code that calls the function only while it waits, and PerTurn how often
 	// it does so in one turn of its loop; 0 is once.
 	Waiting []Code
@@ -55,6 +69,7 @@ type Code struct{ Name, File string }
 // Watch is code whose calls of a probed function are captured, by the first plan
 // that applies.
 type Watch struct {
+	Detail string // "" is that of the probe
 	Caller plan.Function
 	Plans  []*plan.Plan
 }

@@ -22,6 +22,7 @@ const (
 	KindRequests Kind = 2 // Requests
 	KindState    Kind = 3 // State
 	KindProbe    Kind = 4 // Probe
+	KindCost     Kind = 5 // Cost
 )
 
 // Config is what an engine core was configured with. Fields that are nil could
@@ -107,6 +108,16 @@ type Probe struct {
 	Reason string `json:"reason,omitempty"` // why not active
 	// Plans are the capture plans of the detail by the numbers in their records.
 	Plans map[uint32]Plan `json:"plans,omitempty"`
+	// Overhead is what measuring adds to each duration in captures, ns.
+	Overhead int64 `json:"overhead,omitempty"`
+}
+
+// Cost is what the calls of a function took that is too busy to be looked at always:
+// the latest of those that were timed.
+type Cost struct {
+	Detail string `json:"detail"` // that the function is of
+	Calls  int64  `json:"calls"`
+	Time   int64  `json:"time"` // ns in all, without what measuring adds
 }
 
 // Plan says how to read the captures of a plan in a process.

@@ -39,21 +39,24 @@ type Options struct {
 
 // Stats are totals of a Decoder.
 type Stats struct {
-	Requests  uint64 // requests added
-	Aborts    uint64 // abort messages
-	Steps     uint64 // messages with outputs or statistics
-	Outputs   uint64 // outputs in them
-	Receipts  uint64 // messages that a front end received
-	Other     uint64 // messages between front end and core that carry no signal
-	NotOurs   uint64 // messages of other kinds
-	Broken    uint64 // messages that should be read and could not be
-	Truncated uint64 // messages read without what the kernel side left out
-	Peeked    uint64 // requests in notes
-	Captures  uint64 // captures
-	Unplanned uint64 // captures of which no note says how to read them
-	Scheduled uint64 // steps in them
-	Stamps    uint64 // moments at which a front end began to work on a message
-	Unstamped uint64 // such moments of which the message is not known
+	Requests    uint64 // requests added
+	Aborts      uint64 // abort messages
+	Steps       uint64 // messages with outputs or statistics
+	Outputs     uint64 // outputs in them
+	Receipts    uint64 // messages that a front end received
+	Other       uint64 // messages between front end and core that carry no signal
+	NotOurs     uint64 // messages of other kinds
+	Broken      uint64 // messages that should be read and could not be
+	Truncated   uint64 // messages read without what the kernel side left out
+	Peeked      uint64 // requests in notes
+	Captures    uint64 // captures
+	Unplanned   uint64 // captures of which no note says how to read them
+	Scheduled   uint64 // steps in them
+	Stamps      uint64 // moments at which a front end began to work on a message
+	Unstamped   uint64 // such moments of which the message is not known
+	Tokenized   uint64 // calls of the tokenizer
+	Untimed     uint64 // such calls of which it is not known how long they took
+	Detokenized uint64 // tokens turned into text, each by a call that was seen
 }
 
 // Decoder reads the messages of one engine. It is deterministic and must be used
@@ -71,25 +74,29 @@ type Decoder struct {
 	cores       map[uint32]*core
 	captures    map[uint32]captures // by process
 	stamps      stamps
+	tokenizer   map[uint32]*tokenizer // by front end
+	texted      map[string]bool       // requests whose tokens are seen being turned into text
 	stats       Stats
 	problem     error // of the last broken message
 
 	// Reused for every message.
-	request   signal.RequestAdded
-	abort     signal.RequestAborted
-	step      signal.StepOutput
-	delivered signal.Delivered
-	outputs   []signal.Output
-	events    []signal.EngineEvent
-	ids       []int64
-	logprobs  []float64
-	sched     signal.SchedulerStats
-	peeked    signal.RequestPeeked
-	stepSig   signal.Step
-	capture   plan.Capture
-	names     []byte // request ids of a step
-	preempted [][]byte
-	finished  [][]byte
+	request     signal.RequestAdded
+	abort       signal.RequestAborted
+	step        signal.StepOutput
+	delivered   signal.Delivered
+	tokenized   signal.Tokenized
+	detokenized signal.Detokenized
+	outputs     []signal.Output
+	events      []signal.EngineEvent
+	ids         []int64
+	logprobs    []float64
+	sched       signal.SchedulerStats
+	peeked      signal.RequestPeeked
+	stepSig     signal.Step
+	capture     plan.Capture
+	names       []byte // request ids of a step
+	preempted   [][]byte
+	finished    [][]byte
 }
 
 // core is what is known of one engine core process.
@@ -124,7 +131,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, stamps: newStamps()}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:

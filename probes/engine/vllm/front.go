@@ -12,9 +12,10 @@ import (
 
 // Modules of the front end.
 const (
-	moduleStats    = "vllm.v1.metrics.stats"
-	moduleAsyncLLM = "vllm.v1.engine.async_llm"
-	moduleLLM      = "vllm.v1.engine.llm_engine"
+	moduleStats       = "vllm.v1.metrics.stats"
+	moduleAsyncLLM    = "vllm.v1.engine.async_llm"
+	moduleLLM         = "vllm.v1.engine.llm_engine"
+	moduleDetokenizer = "vllm.v1.engine.detokenizer"
 )
 
 // Frames from the clock read outwards. Making an object runs a frame of its own
@@ -46,18 +47,19 @@ func NewFront(in *python.Interp) (*Front, error) {
 // loops are the functions that take the outputs of a core one message after another
 // and have statistics made of each.
 func (f *Front) loops() []plan.Function {
-	return f.those(
+	return f.with("outputs",
 		plan.Func(moduleAsyncLLM, "AsyncLLM._run_output_handler.<locals>.output_handler"),
 		plan.Func(moduleAsyncLLM, "AsyncLLM._run_output_handler"),
 		plan.Func(moduleLLM, "LLMEngine.step"),
 	)
 }
 
-// those gives the functions that the process has and that have all of the locals.
-func (f *Front) those(fns ...plan.Function) []plan.Function {
+// with gives those of the functions that the process has and that have a local
+// variable.
+func (f *Front) with(local string, fns ...plan.Function) []plan.Function {
 	var out []plan.Function
 	for _, fn := range fns {
-		if c, err := f.in.Code(fn.Module, fn.Path...); err == nil && c.Local("outputs") >= 0 {
+		if c, err := f.in.Code(fn.Module, fn.Path...); err == nil && c.Local(local) >= 0 {
 			out = append(out, fn)
 		}
 	}
@@ -80,9 +82,65 @@ func (f *Front) Probes() []engine.Probe {
 		outputs.AttrOf(class, "engine_index").Value(slotEngine.String())
 		plans = append(plans, p)
 	}
-	return []engine.Probe{{
+	clock := engine.Probe{
 		Detail:   signal.DetailStamps,
 		Callable: plan.Func("time", "time"),
 		Watches:  []engine.Watch{{Caller: plan.Func(moduleStats, "IterationStats.__init__"), Plans: plans}},
+	}
+	encoders, input := f.tokenizer()
+	if input != nil {
+		clock.Watches = append(clock.Watches, *input)
+	}
+	return append(append([]engine.Probe{clock}, encoders...), f.detokenizer()...)
+}
+
+// detokenizer returns the probe on the native function that turns one token of a
+// request into text.
+func (f *Front) detokenizer() []engine.Probe {
+	step := plan.Func(moduleDetokenizer, "FastIncrementalDetokenizer._protected_step")
+	if len(f.with("next_token_id", step)) == 0 {
+		step = plan.Func(moduleDetokenizer, "FastIncrementalDetokenizer.decode_next")
+		if len(f.with("next_token_id", step)) == 0 {
+			return nil
+		}
+	}
+	p := plan.New(planDecode, step, 1)
+	p.Local("self").Attr("request_id").Str(slotID.String(), maxIDBytes)
+	return []engine.Probe{{
+		Detail:   signal.DetailDetokenize,
+		Callable: plan.Func("tokenizers.decoders", "DecodeStream.step"),
+		Timed:    true,
+		Busy:     true,
+		Watches:  []engine.Watch{{Caller: step, Plans: []*plan.Plan{p}}},
 	}}
+}
+
+// tokenizer returns the probe on the tokenizer's native function, which turns texts
+// into tokens, in a thread of its own, and what to read where the front end makes a
+// request of what it gave: it reads time.time there.
+func (f *Front) tokenizer() ([]engine.Probe, *engine.Watch) {
+	const texts = "batch_text_or_text_pairs"
+	encode := engine.Probe{Detail: signal.DetailTokenize, Callable: plan.Func("tokenizers", "Tokenizer.encode_batch"), Timed: true}
+	for _, fn := range f.with(texts,
+		plan.Func("transformers.tokenization_utils_tokenizers", "TokenizersBackend._encode_plus"),
+		plan.Func("transformers.tokenization_utils_fast", "PreTrainedTokenizerFast._batch_encode_plus"),
+	) {
+		p := plan.New(planEncode, fn, 1)
+		all := p.Local(texts)
+		all.Len(slotTexts.String())
+		first := all.Index(0)
+		first.Addr(slotText.String())
+		first.Len(slotChars.String())
+		encode.Watches = append(encode.Watches, engine.Watch{Caller: fn, Plans: []*plan.Plan{p}})
+	}
+	if len(encode.Watches) == 0 {
+		return nil, nil
+	}
+	process := plan.Func("vllm.v1.engine.input_processor", "InputProcessor.process_inputs")
+	p := plan.New(planInput, process, 1)
+	p.Local("request_id").Str(slotID.String(), maxIDBytes)
+	prompt := p.Local("prompt")
+	prompt.Key("prompt").Addr(slotText.String())
+	prompt.Key("prompt_token_ids").Len(slotPrompt.String())
+	return []engine.Probe{encode}, &engine.Watch{Detail: signal.DetailTokenize, Caller: process, Plans: []*plan.Plan{p}}
 }

@@ -22,6 +22,8 @@ func (d *Decoder) Note(r *event.Record, emit func(signal.Signal)) {
 		err = d.stateNote(r, emit)
 	case note.KindProbe:
 		err = d.probeNote(r)
+	case note.KindCost:
+		err = d.costNote(r, emit)
 	default:
 		d.stats.Other++
 	}

@@ -67,6 +67,7 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 	d.stats.Outputs += uint64(len(d.outputs))
 	d.stamps.add(&d.step)
 	emit(&d.step)
+	d.stopTokens(&d.step, emit)
 	return nil
 }
 

@@ -45,12 +45,17 @@ const (
 	slotListed    // at the beginning: running requests, each with its computed tokens
 	slotStamp     // the core's stamp of a message, s
 	slotEngine    // index of the core
+	slotText      // the first text of a call of the tokenizer: its address
+	slotChars     // length of it
+	slotTexts     // texts of the call
+	slotID        // id that the front end gives a request
+	slotPrompt    // tokens of its prompt
 	slots
 )
 
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
 	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed",
-	"stamp", "engine"}
+	"stamp", "engine", "text", "chars", "texts", "id", "prompt"}
 
 func (s slot) String() string { return slotNames[s] }
 
@@ -59,8 +64,9 @@ type captures map[uint32]layout // by plan
 
 // layout is the place of each slot in the captures of a plan.
 type layout struct {
-	plan  string
-	place [slots]int // number, -1 if the plan has no such slot
+	plan     string
+	place    [slots]int // number, -1 if the plan has no such slot
+	overhead int64      // what measuring adds to durations, ns
 }
 
 func layoutOf(p note.Plan) layout {
@@ -149,7 +155,9 @@ func (d *Decoder) probeNote(r *event.Record) error {
 		d.captures[r.PID] = make(captures)
 	}
 	for id, p := range n.Plans {
-		d.captures[r.PID][id] = layoutOf(p)
+		l := layoutOf(p)
+		l.overhead = n.Overhead
+		d.captures[r.PID][id] = l
 	}
 	if n.Detail == signal.DetailStamps && !n.Active {
 		delete(d.stamps.on, r.PID)
@@ -176,6 +184,12 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 		d.scheduled(d.core(r.PID, 0), at, v, emit)
 	case planUpdate:
 		d.updated(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
+	case planEncode:
+		d.encoded(r, l.overhead, v, emit)
+	case planDecode:
+		d.decoded(r, l.overhead, v, emit)
+	case planInput:
+		d.input(r.PID, v, emit)
 	case planStamp:
 		d.stamped(r.PID, at, v, emit)
 	}

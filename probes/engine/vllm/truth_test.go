@@ -71,6 +71,12 @@ func clone(s signal.Signal) signal.Signal {
 	case *signal.CoreFailed:
 		c := *s
 		return &c
+	case *signal.Tokenized:
+		c := *s
+		return &c
+	case *signal.Detokenized:
+		c := *s
+		return &c
 	}
 	panic("unknown signal")
 }
