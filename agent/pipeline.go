@@ -36,6 +36,10 @@ type Options struct {
 	Content    correlate.Policy // what becomes of prompts and completions
 	EventLimit int              // span events kept per span, 0: the default
 	ServerKind bool             // entry spans are of kind SERVER
+	Steps      int              // scheduler steps on requests: 0: none, 1: references, 2: and spans of prefill chunks
+	// StepRecords has tree called for each scheduler step, too: with a tree of that
+	// step and no spans.
+	StepRecords bool
 }
 
 // NewPipeline makes a pipeline that calls tree for each finished request, from
@@ -48,6 +52,7 @@ func NewPipeline(o Options, tree func(*trace.Tree)) *Pipeline {
 	})
 	co := correlate.NewOptions()
 	co.Precision, co.Content, co.ServerKind = o.Precision, o.Content, o.ServerKind
+	co.Steps, co.StepRecords = o.Steps, o.StepRecords
 	if o.EventLimit > 0 {
 		co.EventLimit = o.EventLimit
 	}
@@ -112,6 +117,14 @@ func (p *Pipeline) Metrics() metric.Snapshot {
 	m := p.cor.Metrics()
 	m.Families = append(m.Families, p.caps...)
 	return m
+}
+
+// Notes returns what a reader of the results should know: details that were lost
+// on the way, and why.
+func (p *Pipeline) Notes() []correlate.Note {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cor.Notes()
 }
 
 // Capabilities adds a capability report to the metrics.

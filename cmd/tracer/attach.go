@@ -38,6 +38,7 @@ exports its requests as they finish. Without an output it prints a line per requ
 			if err != nil {
 				return err
 			}
+			o.steps = opt.Steps > 0
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -62,7 +63,10 @@ exports its requests as they finish. Without an output it prints a line per requ
 				lines = term.NewStream(cmd.OutOrStdout(), term.OptionsFor(cmd.OutOrStdout()))
 			}
 			p := agent.NewPipeline(opt, func(t *trace.Tree) {
-				requests, spans = requests+1, spans+len(t.Spans)
+				if len(t.Spans) > 0 {
+					requests++
+					spans += len(t.Spans)
+				}
 				out.tree(t)
 				if lines != nil {
 					lines.Tree(t)

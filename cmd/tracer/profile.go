@@ -57,6 +57,8 @@ With --out it also writes, to a folder:
 			if duration <= 0 {
 				return withCode(exitUsage, fmt.Errorf("--duration %s: want more than 0", duration))
 			}
+			o.steps = opt.Steps > 0
+			opt.StepRecords = true // the summary tells of them in any case
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -89,10 +91,12 @@ With --out it also writes, to a folder:
 				n   int
 			)
 			p := agent.NewPipeline(opt, func(t *trace.Tree) {
-				n++
+				if len(t.Spans) > 0 {
+					n++
+				}
 				sum.Tree(t)
 				out.tree(t)
-				if files != nil {
+				if files != nil && (o.steps || len(t.Spans) > 0) {
 					files.tree(t)
 				}
 			})
@@ -120,6 +124,9 @@ With --out it also writes, to a folder:
 			sum.SetLosses(p.Lost())
 			sum.SetElapsed(elapsed)
 			sum.SetExports(out.stats())
+			for _, n := range p.Notes() {
+				sum.Note(n.Text)
+			}
 			for _, line := range notExact(live.Engine, caps) {
 				sum.Note(line)
 			}

@@ -98,8 +98,12 @@ used; the exit code is then 5.`,
 				}
 				return rerr
 			case "summary":
+				opt.StepRecords = true
 				sum := term.NewSummary(term.OptionsFor(w))
 				p, rerr := run(sum.Tree)
+				for _, n := range p.Notes() {
+					sum.Note(n.Text)
+				}
 				sum.SetLosses(p.Lost())
 				if err := sum.Write(w); err != nil {
 					return withCode(exitExport, err)

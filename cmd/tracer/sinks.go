@@ -26,6 +26,7 @@ type detail struct {
 	precision  int
 	content    string
 	serverKind bool
+	steps      int
 }
 
 func (d *detail) flags(c *cobra.Command) {
@@ -33,12 +34,17 @@ func (d *detail) flags(c *cobra.Command) {
 	f.IntVar(&d.precision, "precision", 1, "0: engine requests, 1: and their stages, 2: and an event per step")
 	f.StringVar(&d.content, "content", "none", "where prompts and completions go: none, span, event, span_and_event")
 	f.BoolVar(&d.serverKind, "server-kind", false, "give entry spans the kind SERVER instead of INTERNAL")
+	f.IntVar(&d.steps, "steps", 0, "scheduler steps: 1: references on requests, a JSON line per step, 2: and a span per prefill chunk")
+	must(c.RegisterFlagCompletionFunc("steps", cobra.FixedCompletions([]string{"0", "1", "2"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(c.RegisterFlagCompletionFunc("content", cobra.FixedCompletions([]string{"none", "span", "event", "span_and_event"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(c.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"0", "1", "2"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 func (d *detail) options() (agent.Options, error) {
-	o := agent.Options{Precision: d.precision, ServerKind: d.serverKind}
+	o := agent.Options{Precision: d.precision, ServerKind: d.serverKind, Steps: d.steps, StepRecords: d.steps > 0}
+	if d.steps < 0 || d.steps > 2 {
+		return o, withCode(exitUsage, fmt.Errorf("--steps %d: want 0, 1 or 2", d.steps))
+	}
 	if d.precision < 0 || d.precision > 2 {
 		return o, withCode(exitUsage, fmt.Errorf("--precision %d: want 0, 1 or 2", d.precision))
 	}
@@ -71,6 +77,7 @@ type outputs struct {
 	prom     string
 	service  string
 	every    time.Duration
+	steps    bool // scheduler steps were asked for: JSON lines have them
 }
 
 func (o *outputs) flags(c *cobra.Command) {
@@ -124,7 +131,7 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 		if err != nil {
 			return nil, withCode(exitExport, err)
 		}
-		s.add("otlp", sink, cmd)
+		s.add(sink, cmd, export.QueueOptions{Name: "otlp"})
 	}
 	if o.jsonl != "" {
 		sink := jsonl.New(cmd.OutOrStdout())
@@ -133,7 +140,7 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 				return nil, withCode(exitExport, err)
 			}
 		}
-		s.add("jsonl", sink, cmd)
+		s.add(sink, cmd, export.QueueOptions{Name: "jsonl", Steps: o.steps})
 	}
 	if o.prom != "" {
 		h, err := prom.Handler(
@@ -152,10 +159,11 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 	return s, nil
 }
 
-func (s *sinks) add(name string, sink export.Sink, cmd *cobra.Command) {
-	s.queues = append(s.queues, export.NewQueue(sink, export.QueueOptions{Name: name, OnLoss: func(reason export.Reason, spans int, err error) {
+func (s *sinks) add(sink export.Sink, cmd *cobra.Command, q export.QueueOptions) {
+	q.OnLoss = func(reason export.Reason, spans int, err error) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: %d spans lost (%s): %v\n", spans, reason, err)
-	}}))
+	}
+	s.queues = append(s.queues, export.NewQueue(sink, q))
 }
 
 func (s *sinks) tree(t *trace.Tree) {
