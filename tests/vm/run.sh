@@ -147,13 +147,16 @@ boot() {
 	amd64) machine="-machine q35 -cpu max" console=ttyS0 ;;
 	arm64) machine="-machine virt -cpu cortex-a72" console=ttyAMA0 ;;
 	esac
+	# One thread for both CPUs: with one each, a CPU of the emulator can run instructions
+	# that the other one has patched meanwhile (tracepoints are switched on that way),
+	# and the kernel dies of a breakpoint that it no longer knows.
 	# A panic ends the guest at once. A kernel that prints no more than errors does
 	# not cut the lines of the tests in two.
 	# shellcheck disable=SC2086
-	timeout --foreground "$LIMIT" "$(qemu_of "$1")" $machine -accel tcg,thread=multi -smp 2 -m 1024 \
+	timeout --foreground "$LIMIT" "$(qemu_of "$1")" $machine -accel tcg,thread=single -smp 2 -m 1024 \
 		-nodefaults -no-user-config -no-reboot -display none -serial stdio -nic none \
 		-kernel "$2" -initrd "$3" -append "console=$console loglevel=4 panic=-1 oops=panic random.trust_cpu=on" \
-		</dev/null 2>&1 | tr -d '\r' >"$4"
+		</dev/null 2>&1 | sed -u 's,\r$,,' >"$4"
 }
 
 # result CONSOLE CHECK: ok, FAILED, or "none" when the test did not come to its end.

@@ -116,7 +116,7 @@ func load(t *testing.T, opts bpf.Options) *bpf.Objects {
 	opts.FlushInterval = 5 * time.Millisecond
 	o, err := bpf.Load(opts)
 	if err != nil {
-		t.Fatalf("%+v", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := o.Close(); err != nil {

@@ -9,12 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"inferspan/bpf"
 	"inferspan/bpf/event"
-	"inferspan/probes/attach"
 )
 
 // Types of messages, by libzmq's numbers.
@@ -24,83 +22,6 @@ const (
 	cmsg   = 104
 	zclmsg = 105
 )
-
-// TestLoad checks that the verifier takes the programs, with the constants that
-// change their paths.
-func TestLoad(t *testing.T) {
-	needGuest(t)
-	for _, content := range []bool{false, true} {
-		o, err := bpf.Load(bpf.Options{CaptureContent: content})
-		if err != nil {
-			t.Fatalf("content %v: %+v", content, err)
-		}
-		if err := o.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// TestVerifier reports how much work the programs are to the verifier, whose limit
-// is a million instructions per program, and keeps half of it free.
-func TestVerifier(t *testing.T) {
-	needGuest(t)
-	spec, err := ebpf.LoadCollectionSpec(objectFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// As for an agent in a container: the longer paths.
-	if err := spec.Variables["pidns_ino"].Set(uint32(1)); err != nil {
-		t.Fatal(err)
-	}
-	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	most, which := 0, ""
-	for name, p := range c.Programs {
-		n := 0
-		for line := range bytes.Lines([]byte(p.VerifierLog)) {
-			if _, err := fmt.Sscanf(string(line), "processed %d insns", &n); err == nil {
-				break
-			}
-		}
-		if n == 0 {
-			t.Errorf("%s: no count in the verifier's log %q", name, p.VerifierLog)
-		}
-		if n > most {
-			most, which = n, name
-		}
-	}
-	t.Logf("vm: verified %d %s", most, which)
-	if most > 500_000 {
-		t.Errorf("%s: %d instructions verified, want at most 500000", which, most)
-	}
-}
-
-// TestAttach checks by which means the probes are in.
-func TestAttach(t *testing.T) {
-	for build, means := range map[string]string{"ret": "uprobe", "tail": "uretprobe"} {
-		d := startDriver(t, build)
-		a := attachTo(t, load(t, bpf.Options{}), d.process())
-		if len(a.Report()) != 3 {
-			t.Errorf("%s: %d probes, want 3", build, len(a.Report()))
-		}
-		for _, s := range a.Report() {
-			want := "uprobe"
-			if s.Probe.Where == attach.Return {
-				want = means
-			}
-			if !s.Attached || s.Points == 0 || s.Means != want {
-				t.Errorf("%s: %s: %+v, want a %s", build, s.Probe, s, want)
-			}
-		}
-		if err := a.Close(); err != nil {
-			t.Errorf("%s: %v", build, err)
-		}
-		d.ok("send %d 100 1 0 16", lmsg)
-	}
-}
 
 // TestFrames checks every byte of frames of all message types and of sizes around
 // each boundary, sent and received, returns tapped at return instructions and by
