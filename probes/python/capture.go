@@ -94,45 +94,71 @@ func (in *Interp) captureProcess() (capture.Process, error) {
 }
 
 // holder returns the address of the pointer to the thread state that runs Python
-// code, after a check that it points to one of the interpreter's.
+// code, after a check of what is there.
 func (in *Interp) holder(c captureLayout) (uint64, error) {
-	l := &in.layout
-	addr := in.img.runtime + uint64(c.RuntimeCurrent)
-	if c.RuntimeCurrent < 0 {
-		gil, err := in.u64(in.addr + uint64(c.InterpGIL))
-		if err != nil {
-			return 0, err
-		}
-		addr = gil + uint64(c.GILHolder)
-	}
-	for range 64 { // empty at times, while no thread runs Python code
-		current, err := in.u64(addr)
-		if err != nil {
-			return 0, err
-		}
-		if current == 0 {
-			continue
-		}
-		ts, err := in.u64(in.addr + uint64(l.InterpThreads))
-		for range maxThreads {
+	if c.RuntimeCurrent >= 0 {
+		addr := in.img.runtime + uint64(c.RuntimeCurrent)
+		for range 64 { // 0 at times, while no thread runs Python code
+			current, err := in.u64(addr)
 			if err != nil {
 				return 0, err
 			}
-			if ts == current {
-				return addr, nil
+			if current == 0 {
+				continue
 			}
-			if ts == 0 {
-				break
+			ok, err := in.hasThread(current)
+			if err != nil || ok {
+				return addr, err
 			}
-			ts, err = in.u64(ts + uint64(l.ThreadNext))
 		}
+		if current, err := in.u64(addr); err != nil || current == 0 {
+			return addr, err // an idle process
+		}
+		return 0, fmt.Errorf("%w %s: the current thread is none of the threads", ErrUnsupported, in.Version)
 	}
-	if c.RuntimeCurrent >= 0 {
-		// An idle process: nothing to check with. A frame that is not one is
-		// recognised by its code object.
-		return addr, nil
+	gil, err := in.u64(in.addr + uint64(c.InterpGIL))
+	if err != nil {
+		return 0, err
 	}
-	return 0, fmt.Errorf("%w %s: the lock's holder is none of the threads", ErrUnsupported, in.Version)
+	// struct _gil_runtime_state begins with the switch interval in microseconds.
+	interval, err := in.u64(gil)
+	if err != nil {
+		return 0, err
+	}
+	addr := gil + uint64(c.GILHolder)
+	current, err := in.u64(addr)
+	if err != nil {
+		return 0, err
+	}
+	ok, err := in.hasThread(current)
+	if err != nil {
+		return 0, err
+	}
+	// The last holder can be a thread that has ended, in a process that is idle since.
+	if !ok && (interval == 0 || interval > maxSwitchInterval) {
+		return 0, fmt.Errorf("%w %s: the lock is not where it is expected", ErrUnsupported, in.Version)
+	}
+	return addr, nil
+}
+
+// maxSwitchInterval is beyond what anybody sets (sys.setswitchinterval), in
+// microseconds; the default is 5000.
+const maxSwitchInterval = 3600_000_000
+
+// hasThread reports whether the interpreter has a thread state at addr.
+func (in *Interp) hasThread(addr uint64) (bool, error) {
+	l := &in.layout
+	ts, err := in.u64(in.addr + uint64(l.InterpThreads))
+	for range maxThreads {
+		if err != nil || ts == 0 {
+			return false, err
+		}
+		if ts == addr {
+			return true, nil
+		}
+		ts, err = in.u64(ts + uint64(l.ThreadNext))
+	}
+	return false, nil
 }
 
 // CaptureCode returns what identifies the code object in the kernel.

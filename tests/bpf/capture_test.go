@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,15 +71,22 @@ func eachPython(t *testing.T, f func(t *testing.T, python string)) {
 
 // pyProgram is a running testdata/capture.py.
 type pyProgram struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	in  io.Writer
-	out *bufio.Scanner
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.Writer
+	out  *bufio.Scanner
+	self int // its PID, as it sees it
 }
 
 func startPython(t *testing.T, path string, args ...string) *pyProgram {
 	t.Helper()
+	return startPythonIn(t, nil, path, args...)
+}
+
+func startPythonIn(t *testing.T, attr *syscall.SysProcAttr, path string, args ...string) *pyProgram {
+	t.Helper()
 	cmd := exec.Command(path, append([]string{"testdata/capture.py"}, args...)...)
+	cmd.SysProcAttr = attr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -95,11 +104,13 @@ func startPython(t *testing.T, path string, args ...string) *pyProgram {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	p := &pyProgram{t, cmd, stdin, bufio.NewScanner(stdout)}
+	p := &pyProgram{t: t, cmd: cmd, in: stdin, out: bufio.NewScanner(stdout)}
 	p.out.Buffer(nil, 1<<20)
-	if !p.out.Scan() || p.out.Text() != "ready" {
+	// The PID is the one that the program knows itself by.
+	if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), "ready ") {
 		t.Fatalf("%s: %q, %v", path, p.out.Text(), p.out.Err())
 	}
+	p.self, _ = strconv.Atoi(strings.TrimPrefix(p.out.Text(), "ready "))
 	return p
 }
 
@@ -281,13 +292,18 @@ func equal(got, want any) bool {
 	return string(g) == string(w)
 }
 
-func interpreter(t *testing.T, o *bpf.Objects, pid int, probes ...attach.PythonProbe) *attach.Interpreter {
+func openPython(t *testing.T, pid int) *python.Interp {
 	t.Helper()
 	in, err := python.Open(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := attach.AttachInterpreter(o, process(t, pid, target.RoleCore), in, probes)
+	return in
+}
+
+func interpreter(t *testing.T, o *bpf.Objects, pid int, probes ...attach.PythonProbe) *attach.Interpreter {
+	t.Helper()
+	i, err := attach.AttachInterpreter(o, process(t, pid, target.RoleCore), openPython(t, pid), probes)
 	if err != nil {
 		t.Fatal(err)
 	}

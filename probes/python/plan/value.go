@@ -141,6 +141,46 @@ func (c *Capture) Decode(r *event.Record) error {
 var fixed = [...]int{0: -1, capture.TagInt: 8, capture.TagFloat: 8, capture.TagBool: 1, capture.TagStr1: -1, capture.TagStr2: -1, capture.TagStr4: -1,
 	capture.TagNone: 0, capture.TagAddr: 8, capture.TagMissing: 1, capture.TagItems: 12}
 
+// Append encodes values as the kernel does: the payload of a capture.
+func Append(dst []byte, values []Value) []byte {
+	for i := range values {
+		v := &values[i]
+		at := len(dst)
+		dst = append(dst, byte(v.Tag), v.Slot, 0, 0)
+		switch v.Tag {
+		case capture.TagInt:
+			dst = le.AppendUint64(dst, uint64(v.Int))
+		case capture.TagFloat:
+			dst = le.AppendUint64(dst, math.Float64bits(v.Float))
+		case capture.TagBool:
+			dst = append(dst, byte(v.Int))
+		case capture.TagAddr:
+			dst = le.AppendUint64(dst, v.Addr)
+		case capture.TagMissing:
+			dst = append(dst, byte(v.Missing))
+		case capture.TagStr1:
+			for _, r := range v.Str {
+				dst = append(dst, byte(r))
+			}
+		case capture.TagStr2:
+			for _, r := range v.Str {
+				dst = le.AppendUint16(dst, uint16(r))
+			}
+		case capture.TagStr4:
+			for _, r := range v.Str {
+				dst = le.AppendUint32(dst, uint32(r))
+			}
+		case capture.TagItems:
+			dst = le.AppendUint32(dst, uint32(v.Count()))
+			dst = le.AppendUint32(dst, uint32(v.Total))
+			dst = le.AppendUint32(dst, uint32(v.Per))
+		}
+		le.PutUint16(dst[at+2:], uint16(len(dst)-at-4))
+		dst = Append(dst, v.Values)
+	}
+	return dst
+}
+
 // decodeValue decodes the first value of b. For items, Int is how many follow.
 func decodeValue(b []byte) (v Value, rest []byte, err error) {
 	if len(b) < 4 {
@@ -168,8 +208,12 @@ func decodeValue(b []byte) (v Value, rest []byte, err error) {
 	case capture.TagMissing:
 		v.Missing = capture.Missing(d[0])
 	case capture.TagStr1, capture.TagStr2, capture.TagStr4:
-		if v.Str, err = decodeStr(v.Tag, d); err != nil {
+		var valid bool
+		if v.Str, valid, err = decodeStr(v.Tag, d); err != nil {
 			return v, nil, err
+		}
+		if !valid { // the memory was not that of a str
+			v.Tag, v.Missing = capture.TagMissing, capture.MissingBad
 		}
 	case capture.TagItems:
 		count, total, per := le.Uint32(d), le.Uint32(d[4:]), le.Uint32(d[8:])
@@ -181,43 +225,46 @@ func decodeValue(b []byte) (v Value, rest []byte, err error) {
 	return v, b[n:], nil
 }
 
-func decodeStr(tag capture.Tag, d []byte) (string, error) {
-	switch tag {
-	case capture.TagStr1:
-		for _, c := range d {
-			if c >= utf8.RuneSelf {
-				r := make([]rune, len(d))
-				for i, c := range d {
-					r[i] = rune(c)
-				}
-				return string(r), nil
-			}
-		}
-		return string(d), nil
-	case capture.TagStr2:
-		if len(d)%2 != 0 {
-			break
-		}
-		r := make([]rune, len(d)/2)
-		for i := range r {
-			if r[i] = rune(le.Uint16(d[2*i:])); utf16.IsSurrogate(r[i]) {
-				r[i] = utf8.RuneError
-			}
-		}
-		return string(r), nil
-	case capture.TagStr4:
-		if len(d)%4 != 0 {
-			break
-		}
-		r := make([]rune, len(d)/4)
-		for i := range r {
-			c := le.Uint32(d[4*i:])
-			if c > utf8.MaxRune {
-				return "", fmt.Errorf("%w: code point %#x", ErrMalformed, c)
-			}
-			r[i] = rune(c)
-		}
-		return string(r), nil
+// decodeStr decodes the code points of a str; valid is false if some of them are none.
+func decodeStr(tag capture.Tag, d []byte) (s string, valid bool, err error) {
+	width := 1
+	switch {
+	case tag == capture.TagStr2:
+		width = 2
+	case tag == capture.TagStr4:
+		width = 4
+	case ascii(d):
+		return string(d), true, nil
 	}
-	return "", fmt.Errorf("%w: str of %d bytes with tag %d", ErrMalformed, len(d), tag)
+	if len(d)%width != 0 {
+		return "", false, fmt.Errorf("%w: str of %d bytes with tag %d", ErrMalformed, len(d), tag)
+	}
+	r := make([]rune, len(d)/width)
+	for i := range r {
+		var c uint32
+		switch width {
+		case 1:
+			c = uint32(d[i])
+		case 2:
+			c = uint32(le.Uint16(d[2*i:]))
+		default:
+			c = le.Uint32(d[4*i:])
+		}
+		if c > utf8.MaxRune {
+			return "", false, nil
+		}
+		if r[i] = rune(c); utf16.IsSurrogate(r[i]) {
+			r[i] = utf8.RuneError
+		}
+	}
+	return string(r), true, nil
+}
+
+func ascii(d []byte) bool {
+	for _, c := range d {
+		if c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }

@@ -3,9 +3,11 @@ a capture at its clock read must have. {"missing": reason} is a value that must 
 there. Usage: capture.py STEPS SEED"""
 import asyncio
 import collections
+import ctypes
 import dataclasses
 import enum
 import json
+import os
 import random
 import sys
 import threading
@@ -215,6 +217,73 @@ class Maker:
         sorted([1], key=lambda _: self.step("callback"))
 
 
+class Victim:
+    pass
+
+
+def look(what, x):
+    clock()
+
+
+def poke(what, x, at, word):
+    """Captures x while a word of it is another one."""
+    place = ctypes.c_uint64.from_address(id(x) + at)
+    old = place.value
+    place.value = word
+    look(what, x)
+    place.value = old
+
+
+def corrupt():
+    """Objects that are not what their types say. None of this is touched by Python."""
+    for word in (0, 1, 8, 4096, 2**47 - 8, 2**63, 2**64 - 8):
+        poke("list", [1, 2, 3], 24, word)
+        poke("dict", {"a": 1}, 32, word)
+        victim = Victim()
+        victim.a = 1
+        victim.__dict__
+        poke("object", victim, -24, word)
+        poke("set", {"a", "b"}, 40, word)
+    for word in (2**31, 2**40, 2**62, 2**63, 2**64 - 1):
+        poke("list size", [1, 2, 3], 16, word)
+        poke("tuple size", tuple([4, 5, len(sys.argv)]), 16, word)
+        poke("str size", "text" + str(word), 16, word)
+        poke("int size", 10**20 + word, 16, word)
+        poke("set size", {"a", "b"}, 24, word)
+        poke("set mask", {"a", "b"}, 32, word)
+    for word in (0, 7 << 2, 1 << 4 | 1 << 5, 2**32 - 1):
+        poke("str state", "text" + str(word), 32, word)
+    # An object that an old reference in a container no longer is.
+    items = [object() for _ in range(3)]
+    ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(id(items) + 24).value + 8).value, old = 2**40, id(items[1])
+    look("element", items)
+    ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(id(items) + 24).value + 8).value = old
+
+
+def large(n):
+    x = {f"key-{i:06d}-" + "x" * 40: i for i in range(n)}
+    clock()
+    return x
+
+
+def sleeper(seconds):
+    x = seconds
+    time.sleep(seconds)
+    return x
+
+
+def inner(x):
+    clock()
+
+
+def outer(x):
+    inner(x * 2)
+
+
+def other(x):
+    inner(x * 3)
+
+
 def spin(n):
     for _ in range(n):
         time.monotonic()
@@ -236,7 +305,10 @@ def run(maker, steps):
 def main():
     steps, seed = int(sys.argv[1]), int(sys.argv[2])
     makers = [Maker(random.Random(seed * 100 + i), f"t{i}") for i in range(4)]
-    print("ready", flush=True)
+    if "fork" in sys.argv and (child := os.fork()):
+        os.waitpid(child, 0)
+        return
+    print("ready", os.getpid(), flush=True)
     for line in sys.stdin:
         what = line.split()
         if what[0] == "run":
@@ -250,6 +322,17 @@ def main():
         elif what[0] == "replace":
             # Another function under the name, with other places of its variables.
             exec(compile("def clock():\n    unused = other = 1\n    return time.monotonic()\n", "<replaced>", "exec"), globals())
+        elif what[0] == "corrupt":
+            corrupt()
+        elif what[0] == "large":
+            large(int(what[1]))
+        elif what[0] == "sleep":
+            sleeper(float(what[1]))
+        elif what[0] == "nested":
+            outer(1)
+            other(2)
+            inner(3)
+            clock()
         elif what[0] == "steps":
             for _ in range(int(what[1])):
                 makers[0].step("method")

@@ -1,0 +1,86 @@
+package python
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestStrHash compares hashes with those of the interpreter, for strings of each
+// length around the blocks of the hash function, with and without a random key.
+func TestStrHash(t *testing.T) {
+	var texts []string
+	for n := range 40 {
+		texts = append(texts, strings.Repeat("ab", n)[:n])
+	}
+	texts = append(texts, "num_scheduled_tokens", strings.Repeat("x", 1000))
+	const script = `
+import sys
+texts = sys.argv[1:]
+print(*[hash(t) & 2**64 - 1 for t in texts], flush=True)
+sys.stdin.read()
+`
+	eachPython(t, func(t *testing.T, python string) {
+		for _, seed := range []string{"0", "1", "random"} {
+			cmd := exec.Command(python, append([]string{"-c", script}, texts...)...)
+			cmd.Env = append(os.Environ(), "PYTHONHASHSEED="+seed)
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line := make([]byte, 0, 1<<12)
+			for len(line) == 0 || line[len(line)-1] != '\n' {
+				b := make([]byte, 1<<12)
+				n, err := out.Read(b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				line = append(line, b[:n]...)
+			}
+			interp := open(t, cmd.Process.Pid)
+			for i, s := range strings.Fields(string(line)) {
+				want, err := strconv.ParseUint(s, 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := interp.StrHash(texts[i]); err != nil || got != want {
+					t.Errorf("%s, seed %s: hash of %q is %#x, %v, want %#x", python, seed, texts[i], got, err, want)
+				}
+			}
+			if _, err := interp.StrHash("caf\u00e9"); !errors.Is(err, ErrType) {
+				t.Errorf("hash of a str that is not ASCII: %v", err)
+			}
+			if _, err := interp.CaptureLayout(); err != nil {
+				t.Error(err)
+			}
+			in.Close()
+			_ = cmd.Wait()
+		}
+	})
+}
+
+// TestCaptureLayoutRefused checks that an interpreter whose lock is not where it is
+// expected is refused with the reason.
+func TestCaptureLayoutRefused(t *testing.T) {
+	eachPython(t, func(t *testing.T, python string) {
+		pid, _, _ := start(t, python)
+		in := open(t, pid)
+		if _, err := in.CaptureLayout(); err != nil {
+			t.Fatalf("%s: %v", python, err)
+		}
+		in.layout.StrState++
+		if _, err := in.CaptureLayout(); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: a str with its state elsewhere: %v", python, err)
+		}
+	})
+}

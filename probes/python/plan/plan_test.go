@@ -1,0 +1,268 @@
+package plan
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+
+	"inferspan/bpf/event/capture"
+	"inferspan/probes/python"
+)
+
+const program = `
+import sys, types
+class Slots:
+    __slots__ = ("a", "b")
+class Derived(Slots):
+    pass
+class Engine:
+    def step(self, out, *rest):
+        total = len(out)
+        shared = total
+        def inner():
+            return shared
+        return inner
+    @staticmethod
+    def helper(): pass
+    @property
+    def computed(self): return 1
+def wrap(f):
+    import functools
+    @functools.wraps(f)
+    def outer(*a): return f(*a)
+    return outer
+@wrap
+def wrapped(argument): pass
+print("ready", flush=True)
+for line in sys.stdin:
+    Engine.step = lambda self, out: 1
+    print("done", flush=True)
+`
+
+// start runs the program and returns its interpreter, and what has it replace the method.
+func start(t *testing.T) (in *python.Interp, replace func()) {
+	t.Helper()
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 in the path")
+	}
+	cmd := exec.Command(path, "-c", program)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Wait()
+	})
+	out := bufio.NewScanner(stdout)
+	if !out.Scan() {
+		t.Fatalf("the program did not start: %v", out.Err())
+	}
+	in, err = python.Open(cmd.Process.Pid)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, python.ErrUnsupported) {
+		t.Skipf("cannot read %s: %v", path, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in, func() {
+		if _, err := stdin.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+		out.Scan()
+	}
+}
+
+func step() *Plan { return New("step", Func("__main__", "Engine.step"), 3) }
+
+func TestCompile(t *testing.T) {
+	in, _ := start(t)
+	p := step()
+	self := p.Local("self")
+	self.Attr("counter").Value("counter")
+	self.Attr("queue").Len("queue")
+	out := p.Local("out").Addr("out")
+	out.Attr("tokens").Items("tokens", 100, 40)
+	out.AttrOf(Func("__main__", "Slots"), "b").Value("slot")
+	out.AttrOf(Func("__main__", "Engine"), "c").Value("no slot")
+	out.EachOf(Func("__main__", "Derived"), "each", 5, 8, "a", "tokens")
+	out.Key("key").Index(3).Str("str", 256)
+	p.Local("shared").Value("shared")
+	p.Local("nothing").Attr("a").Value("gone")
+	p.Frame(Func("__main__", "wrapped"), 2).Local("argument").Value("argument")
+	p.Frame(Func("__main__", "absent"), 2).Local("x").Value("absent")
+	prog, err := p.Compile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(prog.Dropped) != 2 || !strings.Contains(prog.Dropped["gone"], "nothing") || !strings.Contains(prog.Dropped["absent"], "absent") {
+		t.Errorf("dropped: %v", prog.Dropped)
+	}
+	if want := p.Slots(); !reflect.DeepEqual(prog.Slots, want) || want[2] != "out" {
+		t.Errorf("slots %v, want %v", prog.Slots, want)
+	}
+	pl := prog.Plan
+	code, err := in.Code("__main__", "Engine", "step")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pl.Codes[0].Addr != code.Addr() || pl.Codes[0].Identity[0] == 0 || pl.Codes[1].Addr == 0 || pl.Codes[2].Addr != 0 || pl.Depth != 3 {
+		t.Errorf("codes %+v at depth %d", pl.Codes, pl.Depth)
+	}
+	var ops []capture.OpCode
+	for _, op := range pl.Ops[:pl.OpCount] {
+		ops = append(ops, op.Code)
+		// Whatever is read must have been set before, on this path.
+		if op.Src >= capture.MaxRegs || op.Dst >= capture.MaxRegs {
+			t.Errorf("op %+v", op)
+		}
+	}
+	want := []capture.OpCode{capture.OpLocal, capture.OpAttr, capture.OpValue, capture.OpAttr, capture.OpLen, // self
+		capture.OpLocal, capture.OpAddr, capture.OpItems, capture.OpAttr, capture.OpItems, capture.OpAttr, capture.OpValue, capture.OpAttr, capture.OpValue,
+		capture.OpKey, capture.OpIndex, capture.OpValue, capture.OpLocal, capture.OpValue, capture.OpFrame, capture.OpLocal, capture.OpValue}
+	if !reflect.DeepEqual(ops, want) {
+		t.Errorf("ops %v, want %v", ops, want)
+	}
+	names := map[string]capture.Name{}
+	for _, n := range pl.Names {
+		if n.Len == 0 {
+			continue
+		}
+		text := string(n.Text[:n.Len])
+		if _, twice := names[text]; twice && n.SlotClass == 0 && names[text].SlotClass == 0 {
+			t.Errorf("name %s twice", text)
+		}
+		names[text] = n
+		if hash, err := in.StrHash(text); err != nil || n.Hash != hash {
+			t.Errorf("hash of %s: %#x, %#x, %v", text, n.Hash, hash, err)
+		}
+	}
+	slots, err := in.Path("__main__", "Slots")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := names["b"]; b.SlotClass != slots.Addr() || b.Slot < 16 || b.SlotName == 0 {
+		t.Errorf("slot: %+v", b)
+	}
+	if c := names["c"]; c.SlotClass != 0 {
+		t.Errorf("an attribute that is not a slot: %+v", c)
+	}
+	if stale, err := prog.Stale(); err != nil || len(stale) != 0 {
+		t.Errorf("stale: %v, %v", stale, err)
+	}
+}
+
+func TestCompileErrors(t *testing.T) {
+	in, replace := start(t)
+	gone := New("gone", Func("__main__", "Engine.gone"), 1)
+	gone.Local("x").Value("x")
+	if _, err := gone.Compile(in); !errors.Is(err, ErrFunction) {
+		t.Errorf("a function that does not exist: %v", err)
+	}
+	class := New("class", Func("__main__", "Engine"), 1)
+	class.Local("x").Value("x")
+	if _, err := class.Compile(in); !errors.Is(err, ErrFunction) {
+		t.Errorf("a class: %v", err)
+	}
+	nothing := step()
+	nothing.Local("nothing").Value("x")
+	if _, err := nothing.Compile(in); err == nil || !strings.Contains(err.Error(), "nothing") {
+		t.Errorf("nothing to read: %v", err)
+	}
+	deep := step()
+	r := deep.Local("self")
+	for range capture.MaxRegs {
+		r = r.Attr("a")
+	}
+	r.Value("x")
+	if _, err := deep.Compile(in); err == nil {
+		t.Error("too many references in a row were taken")
+	}
+	long := step()
+	for range capture.MaxOps {
+		long.Local("self")
+	}
+	long.Local("self").Value("x")
+	if _, err := long.Compile(in); err == nil || !strings.Contains(err.Error(), "ops") {
+		t.Errorf("too many ops: %v", err)
+	}
+	names := step()
+	self := names.Local("self").Addr("x")
+	for i := range capture.MaxNames + 1 {
+		self.Attr(strings.Repeat("n", i+1))
+	}
+	if _, err := names.Compile(in); err == nil || !strings.Contains(err.Error(), "names") {
+		t.Errorf("too many names: %v", err)
+	}
+
+	p := step()
+	p.Local("self").Value("self")
+	prog, err := p.Compile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace()
+	if stale, err := prog.Stale(); err != nil || stale["__main__.Engine.step"] == "" {
+		t.Errorf("stale after the method was replaced: %v, %v", stale, err)
+	}
+}
+
+// TestMistakes checks that a plan that makes no sense is refused, whatever the process.
+func TestMistakes(t *testing.T) {
+	for name, f := range map[string]func(*Plan){
+		"slot twice":           func(p *Plan) { p.Local("a").Value("x").Value("x") },
+		"value of a frame":     func(p *Plan) { p.Frame(Func("m", "f"), 1).Value("x") },
+		"attribute of a frame": func(p *Plan) { p.Frame(Func("m", "f"), 1).Attr("x") },
+		"local of an object":   func(p *Plan) { p.Local("a").Local("b") },
+		"no name":              func(p *Plan) { p.Local("a").Attr("") },
+		"name not ASCII":       func(p *Plan) { p.Local("a").Attr("caf\u00e9") },
+		"long name":            func(p *Plan) { p.Local("a").Key(strings.Repeat("x", 65)) },
+		"index":                func(p *Plan) { p.Local("a").Index(-1) },
+		"long str":             func(p *Plan) { p.Local("a").Str("x", 257) },
+		"no items":             func(p *Plan) { p.Local("a").Items("x", 0, 8) },
+		"no attributes":        func(p *Plan) { p.Local("a").Each("x", 1, 8) },
+		"three attributes":     func(p *Plan) { p.Local("a").Each("x", 1, 8, "a", "b", "c") },
+		"depth of a frame":     func(p *Plan) { p.Frame(Func("m", "f"), 17) },
+	} {
+		p := step()
+		f(p)
+		if _, err := p.Compile(nil); err == nil || !strings.Contains(err.Error(), "plan step") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := New("p", Func("m", "f"), 0).Compile(nil); err == nil {
+		t.Error("depth 0 was taken")
+	}
+}
+
+func TestString(t *testing.T) {
+	p := step()
+	self := p.Local("self").Addr("self")
+	self.Attr("queue").Key("k").Index(2).Len("n")
+	p.Local("out").Each("ids", 5, 8, "id")
+	p.Local("out").Items("all", 6, 8)
+	p.Frame(Func("m", "outer"), 4).Local("x").Value("x")
+	const want = `step: __main__.Engine.step, within 3 frames
+  self = id(self)
+  n = len(self.queue["k"][2])
+  ids = 5 id of out
+  all = 6 items of out
+  x = x
+`
+	if got := p.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
