@@ -1,0 +1,306 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/decode"
+	"inferspan/recording"
+)
+
+// TestStepsTruth compares the steps read from outside with what the scheduler logs
+// from inside: every request of every step.
+func TestStepsTruth(t *testing.T) {
+	need(t)
+	small := []string{"--num-gpu-blocks-override", "24", "--max-num-batched-tokens", "64"}
+	for _, c := range []struct {
+		name  string
+		steps int
+		env   []string
+		flags []string
+	}{
+		{name: "one at a time", steps: 5000, flags: small},
+		{name: "two at a time", steps: 2000, env: []string{"INFERSPAN_BATCHES=2"}, flags: small},
+		{name: "statistics off", steps: 2000, flags: append([]string{"--disable-log-stats"}, small...)},
+	} {
+		t.Run(c.name, func(t *testing.T) { stepsTruth(t, c.steps, c.env, c.flags) })
+	}
+}
+
+func stepsTruth(t *testing.T, steps int, env, flags []string) {
+	dir := outDir(t)
+	log := filepath.Join(dir, "steps")
+	for _, old := range logs(t, log) {
+		os.Remove(old)
+	}
+	hook, err := filepath.Abs("../engines/vllm/steplog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := startEngine(t, append(env, "PYTHONPATH="+hook, "INFERSPAN_STEP_LOG="+log), flags...)
+	file := filepath.Join(dir, "run.isr")
+	// Traps are dear in a virtual machine, and the steps of a tiny model short.
+	rec := exec.Command(binary, "record", "--pid", strconv.Itoa(e.pid), "-o", file, "--probe-work", "0", "--probe-wait", "0")
+	rec.Stderr = os.Stderr
+	if err := rec.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(5 * time.Second) // until the steps are seen
+	deadline := time.Now().Add(5 * time.Minute)
+	for seed := uint64(1); countLines(t, log) < steps; seed++ {
+		if time.Now().After(deadline) {
+			t.Fatalf("the engine made %d steps, not %d", countLines(t, log), steps)
+		}
+		mixedLoad(e, seed)
+	}
+	time.Sleep(time.Second)
+	if err := rec.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := rec.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	compareSteps(t, file, readTruth(t, log), steps)
+}
+
+// mixedLoad sends prompts of many lengths, some with a common beginning, at once:
+// more than the engine has room for.
+func mixedLoad(e *engine, seed uint64) {
+	var wg sync.WaitGroup
+	for i := range uint64(24) {
+		rnd := rand.New(rand.NewPCG(seed, i))
+		prompt := strings.Repeat("shared prefix ", 60*rnd.IntN(2))
+		for range []int{3, 8, 20, 60, 150}[rnd.IntN(5)] {
+			prompt += fmt.Sprintf(" w%d", rnd.IntN(1000))
+		}
+		body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":%d,"ignore_eos":true,"n":%d}`, prompt, []int{1, 5, 20, 60, 120}[rnd.IntN(5)], 1+rnd.IntN(2))
+		c := http.Client{Timeout: time.Minute}
+		if rnd.IntN(10) == 0 {
+			c.Timeout = 300 * time.Millisecond // leaves before the end
+		}
+		wg.Go(func() {
+			resp, err := c.Post(e.url+"/v1/completions", "application/json", strings.NewReader(body))
+			if err == nil {
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// stepTruth is a line of the scheduler's log.
+type stepTruth struct {
+	Step  int64
+	Begin struct{ Step, Running, Waiting, Deferred, Free int64 }
+
+	Tokens                            int64
+	Scheduled, Computed, Prompt       map[string]int64
+	New, Resumed, Preempted, Finished []string
+}
+
+func logs(t *testing.T, log string) []string {
+	t.Helper()
+	found, err := filepath.Glob(log + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func countLines(t *testing.T, log string) int {
+	n := 0
+	for _, name := range logs(t, log) {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += strings.Count(string(b), "\n")
+	}
+	return n
+}
+
+func readTruth(t *testing.T, log string) map[int64]*stepTruth {
+	t.Helper()
+	out := make(map[int64]*stepTruth)
+	for _, name := range logs(t, log) {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() {
+			s := new(stepTruth)
+			if err := json.Unmarshal(lines.Bytes(), s); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			out[s.Step] = s
+		}
+	}
+	return out
+}
+
+// compareSteps compares the steps of a recording with the log.
+func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least int) {
+	in, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	r, err := recording.NewReader(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faults{t: t}
+	var n, requests, chunks, preempted, noEnd, partial, last int64
+	check := func(s signal.Signal) {
+		g, ok := s.(*signal.Step)
+		if !ok {
+			return
+		}
+		n++
+		if last != 0 && g.Number.V != last+1 {
+			f.add("step %d after step %d", g.Number.V, last)
+		}
+		last = g.Number.V
+		w := truth[g.Number.V]
+		if !g.Number.OK || w == nil {
+			f.add("step %v is not in the log", g.Number)
+			return
+		}
+		if g.Detail == signal.StepNoEnd {
+			noEnd++
+		}
+		if g.Partial {
+			partial++
+		}
+		requests += int64(len(g.Requests))
+		preempted += int64(len(w.Preempted))
+		chunks += w.compare(g, f)
+	}
+	dec := decode.New(decode.Options{})
+	var rec event.Record
+	for {
+		it, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case it.Engine != nil:
+			if err := dec.Engine(it.Engine, check); err != nil {
+				t.Fatal(err)
+			}
+		case it.Record != nil:
+			if err := event.Decode(it.Record, &rec); err != nil {
+				t.Fatal(err)
+			}
+			dec.Record(&rec, check)
+		}
+	}
+	f.end("steps")
+	t.Logf("%d steps with %d requests: %d chunks of prompts, %d preemptions, %d steps without outputs, %d not whole", n, requests, chunks, preempted, noEnd, partial)
+	if n < int64(least)*9/10 {
+		t.Errorf("%d steps were seen of %d", n, least)
+	}
+	if chunks == 0 || preempted == 0 {
+		t.Error("no prompt was computed in parts, or no request preempted: the load is too light")
+	}
+	if partial*100 > n {
+		t.Errorf("%d of %d steps are not whole", partial, n)
+	}
+}
+
+// compare reports what differs and returns how many chunks of prompts the step had.
+func (w *stepTruth) compare(g *signal.Step, f *faults) (chunks int64) {
+	if g.Detail != signal.StepNoBeginning {
+		for _, x := range []struct {
+			name string
+			got  signal.Opt[int64]
+			want int64
+		}{{"running", g.Running, w.Begin.Running}, {"waiting", g.Waiting, w.Begin.Waiting}, {"deferred", g.Deferred, w.Begin.Deferred}, {"free blocks", g.FreeBlocks, w.Begin.Free}} {
+			if w.Begin.Step == w.Step && x.got != signal.Some(x.want) {
+				f.add("step %d: %s %v, want %d", w.Step, x.name, x.got, x.want)
+			}
+		}
+	}
+	if g.Partial {
+		return 0
+	}
+	if g.Tokens.V != w.Tokens && (g.Tokens.OK || g.Detail != signal.StepNoEnd) {
+		f.add("step %d: %v tokens, want %d", w.Step, g.Tokens, w.Tokens)
+	}
+	if len(g.Requests) != len(w.Scheduled) {
+		f.add("step %d: %d requests, want %d", w.Step, len(g.Requests), len(w.Scheduled))
+	}
+	for i := range g.Requests {
+		q := &g.Requests[i]
+		id := string(q.ID)
+		tokens, ok := w.Scheduled[id]
+		if !ok {
+			f.add("step %d: request %s is not in it", w.Step, id)
+			continue
+		}
+		from, prompt := w.Computed[id], w.Prompt[id]
+		// The first chunk of a silent step may begin behind blocks of the prefix cache.
+		if unknown := g.Detail == signal.StepNoEnd && q.Tokens == -1; !unknown && (q.Tokens != tokens || q.Computed != signal.Some(from)) {
+			f.add("step %d: request %s: %d tokens after %v, want %d after %d", w.Step, id, q.Tokens, q.Computed, tokens, from)
+		}
+		entry, phase := signal.StepRunning, signal.StepDecode
+		switch {
+		case slices.Contains(w.New, id):
+			entry = signal.StepNew
+		case slices.Contains(w.Resumed, id):
+			entry = signal.StepResumed
+		}
+		switch {
+		case from+tokens < prompt:
+			phase = signal.StepPrefillChunk
+			chunks++
+		case from < prompt:
+			phase = signal.StepPrefillEnd
+		}
+		if q.Entry != entry || q.Phase != phase && q.Phase != signal.StepRecompute {
+			f.add("step %d: request %s: entry %d, phase %d, want %d, %d", w.Step, id, q.Entry, q.Phase, entry, phase)
+		}
+	}
+	if g.Detail != signal.StepNoEnd {
+		if got := texts(g.Preempted); !reflect.DeepEqual(got, w.Preempted) {
+			f.add("step %d: preempted %v, want %v", w.Step, got, w.Preempted)
+		}
+		if got := texts(g.Finished); !reflect.DeepEqual(got, w.Finished) {
+			f.add("step %d: finished %v, want %v", w.Step, got, w.Finished)
+		}
+	}
+	return chunks
+}
+
+func texts(ids [][]byte) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = string(id)
+	}
+	return out
+}
