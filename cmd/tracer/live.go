@@ -29,14 +29,16 @@ func pidFlag(c *cobra.Command, pid *int) {
 
 // budget is what probes on interpreters may cost each process.
 type budget struct {
-	work float64 // percent of a core, 0: no limit
-	wait time.Duration
+	work   float64 // percent of a core, 0: no limit
+	wait   time.Duration
+	sample int // one request in so many has its tokens timed, 0: none
 }
 
 func (b *budget) flags(c *cobra.Command) {
 	d := governor.DefaultBudget
 	c.Flags().Float64Var(&b.work, "probe-work", 100*d.Work, "percent of a core that probes on the Python interpreter may cost a process, else they are taken out (0: no limit)")
 	c.Flags().DurationVar(&b.wait, "probe-wait", d.Wait, "by how much they may delay the wake-up of a loop that waits (0: no limit)")
+	c.Flags().IntVar(&b.sample, "detokenize-sample", 0, "time each token of one request in N as it becomes text, at the price of two traps per token of all requests that run meanwhile (0: of none, the time is worked out from what a token costs on average)")
 }
 
 // options checks the budget and makes the options of a live run.
@@ -44,7 +46,10 @@ func (b *budget) options(content bool) (agent.LiveOptions, error) {
 	if b.work < 0 || math.IsNaN(b.work) || b.wait < 0 {
 		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--probe-work %v, --probe-wait %v: want 0 or more", b.work, b.wait))
 	}
-	o := agent.LiveOptions{Content: content, Budget: governor.Budget{Work: b.work / 100, Wait: b.wait}}
+	if b.sample < 0 {
+		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--detokenize-sample %d: want 0 or more", b.sample))
+	}
+	o := agent.LiveOptions{Content: content, DetokenizeSample: b.sample, Budget: governor.Budget{Work: b.work / 100, Wait: b.wait}}
 	if b.work == 0 {
 		o.Budget.Work = math.Inf(1)
 	}

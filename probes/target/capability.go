@@ -42,7 +42,7 @@ type Capability struct {
 }
 
 // Tap is a place where an engine is looked at.
-type Tap uint8
+type Tap uint16
 
 // Taps.
 const (
@@ -52,6 +52,7 @@ const (
 	TapHTTP                     // socket calls of an API server
 	TapSteps                    // captures of the scheduler in a core
 	TapPeeks                    // looks into the memory of a core
+	TapFront                    // captures in the interpreter of a front end
 	tapStats                    // events and statistics in the outputs
 )
 
@@ -133,12 +134,12 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 		}
 	}
 	const zmq = TapRequests | TapOutputs | TapReceipts
-	const all = zmq | TapHTTP | TapSteps
+	const all = zmq | TapHTTP | TapSteps | TapFront
 	for _, it := range h.Items {
 		if it.State == host.Missing && it.Required {
 			t := Tap(all)
 			if it.Name == host.Uprobe {
-				t = zmq | TapSteps
+				t = zmq | TapSteps | TapFront
 			}
 			miss(t, "the host lacks %s: %s", it.Name, it.Detail)
 		}
@@ -148,7 +149,7 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 	}
 	count := make(map[Role]int)
 	readable, unreadable := 0, ""
-	receives := false
+	receives, front, noFront := false, false, "no front end runs on this host"
 	for i := range c.e.Processes {
 		p := &c.e.Processes[i]
 		count[p.Role]++
@@ -166,6 +167,18 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 			if p.Python.Problem != "" {
 				miss(TapSteps|TapPeeks, "the interpreter of the engine core cannot be read: %s", p.Python.Problem)
 			}
+		}
+		if p.Role == RoleAPIServer || p.Role == RoleOffline {
+			switch {
+			case p.ZMQ == nil:
+				noFront = "the front end receives without libzmq: it is not vLLM's own in Python"
+			case p.Python.Problem != "":
+				noFront = "the interpreter of the front end cannot be read: " + p.Python.Problem
+			default:
+				front = true
+			}
+		}
+		switch p.Role {
 		case RoleAPIServer:
 			if p.TLS {
 				miss(TapHTTP, "HTTP is over TLS")
@@ -181,11 +194,14 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 	switch {
 	case c.e.Generation == "V0":
 		miss(zmq|tapStats, "the messages of vLLM's V0 engine are not read")
-		miss(TapSteps|TapPeeks, "the scheduler of vLLM's V0 engine is not read")
+		miss(TapSteps|TapPeeks|TapFront, "the objects of vLLM's V0 engine are not read")
 	case count[RoleCore] == 0:
 		miss(TapRequests|TapOutputs|TapSteps|TapPeeks, "no engine core runs on this host")
 	case readable == 0:
 		miss(TapRequests|TapOutputs, "%s", unreadable)
+	}
+	if !front {
+		miss(TapFront, "%s", noFront)
 	}
 	if !receives {
 		miss(TapReceipts, "the front end receives without libzmq")
@@ -275,8 +291,8 @@ func (c *capabilities) peeked(t Tap) (CapabilityState, string) {
 	return Derived, "looked at once a second: " + why
 }
 
-// received is the state of a time that ends when the front end has received: the
-// engine stamps it there by its wall clock, right after the receive that is seen.
+// received is the state of a time that ends when the front end gets to a message: it
+// stamps it there, if statistics are on, soon after it has received it.
 func (c *capabilities) received() (CapabilityState, string) {
 	if why, ok := c.need(TapRequests | TapOutputs); !ok {
 		if c.inside {
@@ -284,16 +300,19 @@ func (c *capabilities) received() (CapabilityState, string) {
 		}
 		return Unavailable, why
 	}
+	no, ok := c.need(TapFront | tapStats)
+	if ok {
+		return Exact, ""
+	}
 	if why, ok := c.need(TapReceipts); !ok {
 		return Derived, "the core's send stands for the receipt in the front end: " + why
 	}
-	return Derived, "receipt of the message in the front end, just before the engine's own stamp"
+	return Derived, "receipt of the message in the front end, just before the engine's own stamp: " + no
 }
 
 const (
-	notQueued        = "when a request is queued inside a program is not seen"
-	noFrontEndProbes = "needs probes in the front end's interpreter"
-	noTransfer       = "needs captures of the scheduler's KV connector"
+	notQueued  = "when a request is queued inside a program is not seen"
+	noTransfer = "needs captures of the scheduler's KV connector"
 )
 
 func (c *capabilities) span(s *semconv.Span) (CapabilityState, string) {
@@ -336,8 +355,13 @@ func (c *capabilities) attribute(s *semconv.Span, a *semconv.Attr) (CapabilitySt
 		return c.entryAttribute(a)
 	}
 	switch a.Name {
-	case semconv.AttrGenAILatencyTimeInTokenize, semconv.AttrGenAILatencyTimeInDetokenize:
-		return Unavailable, noFrontEndProbes
+	case semconv.AttrGenAILatencyTimeInTokenize:
+		return c.with(TapRequests | TapFront)
+	case semconv.AttrGenAILatencyTimeInDetokenize:
+		if why, ok := c.need(TapOutputs | TapFront); !ok {
+			return Unavailable, why
+		}
+		return Derived, "what a token costs on average, measured in short windows"
 	case semconv.AttrGenAILatencyTimeInKVTransfer:
 		if c.e.PDRole == "none" {
 			return Unavailable, "the engine has no KV transfer"

@@ -52,10 +52,10 @@ func TestCapabilities(t *testing.T) {
 		{name: "usual", want: []want{
 			{"", request, Exact, ""}, {"", "wait", Exact, ""}, {"", "prefill", Exact, ""}, {"", "decode", Exact, ""}, {"", chat, Exact, ""},
 			{request, "gen_ai.latency.time_in_queue", Exact, ""},
-			{request, "gen_ai.latency.e2e", Derived, "receipt"},
-			{request, "gen_ai.latency.time_to_first_token", Derived, "receipt"},
-			{request, "gen_ai.latency.time_in_tokenize", Unavailable, "front end's interpreter"},
-			{request, "gen_ai.latency.time_in_detokenize", Unavailable, "front end's interpreter"},
+			{request, "gen_ai.latency.e2e", Exact, ""},
+			{request, "gen_ai.latency.time_to_first_token", Exact, ""},
+			{request, "gen_ai.latency.time_in_tokenize", Exact, ""},
+			{request, "gen_ai.latency.time_in_detokenize", Derived, "on average"},
 			{request, "gen_ai.latency.time_in_kv_transfer", Unavailable, "no KV transfer"},
 			{"", "kv_transfer", Unavailable, "no KV transfer"},
 			{request, "gen_ai.pd_role", Exact, ""},
@@ -63,14 +63,14 @@ func TestCapabilities(t *testing.T) {
 			{chat, "gen_ai.usage.input_tokens", Exact, "response"},
 			{chat, "gen_ai.input.messages", Exact, "asked for"},
 			{"", "vllm_iter_count", Exact, ""},
-			{"", "gen_ai.server.time_to_first_token", Derived, "receipt"},
+			{"", "gen_ai.server.time_to_first_token", Exact, ""},
 			{"", "gen_ai_vllm_num_requests_running", Exact, ""},
 		}},
 		{name: "statistics off", change: func(e *Engine) { *e.LogStats = false }, want: []want{
 			{"", request, Exact, ""}, {"", "wait", Derived, "steps of the scheduler: statistics are off"}, {"", "decode", Exact, ""},
 			{request, "gen_ai.latency.time_in_queue", Derived, "steps"},
 			{request, "gen_ai.latency.time_in_model_decode", Exact, ""},
-			{request, "gen_ai.request.preemption_count", Derived, "steps"},
+			{request, "gen_ai.request.preemption_count", Derived, "steps"}, {request, "gen_ai.latency.e2e", Derived, "receipt"},
 			{request, "PREEMPTED", Derived, "steps"}, {request, "PREFILL", Exact, ""},
 			{"", "vllm_iter_count", Derived, "--disable-log-stats"},
 			{"", "gen_ai_vllm_kv_cache_usage_perc", Derived, "once a second"},
@@ -101,10 +101,17 @@ func TestCapabilities(t *testing.T) {
 		}},
 		{name: "Unix socket", change: func(e *Engine) { e.Processes[0].UDS = "/run/x" }, want: []want{{"", chat, Unavailable, "Unix socket"}}},
 		{name: "library", change: func(e *Engine) { e.Processes[0].Role = RoleOffline }, want: []want{
-			{"", chat, Unavailable, "library"}, {"", request, Exact, ""}, {request, "gen_ai.latency.e2e", Derived, "receipt"},
+			{"", chat, Unavailable, "library"}, {"", request, Exact, ""}, {request, "gen_ai.latency.e2e", Exact, ""},
 		}},
 		{name: "Rust front end", change: func(e *Engine) { e.Processes[0].ZMQ = nil }, want: []want{
-			{"", chat, Exact, ""}, {request, "gen_ai.latency.e2e", Derived, "core's send"},
+			{"", chat, Exact, ""}, {request, "gen_ai.latency.e2e", Derived, "core's send"}, {request, "gen_ai.latency.time_in_tokenize", Unavailable, "not vLLM's own"},
+		}},
+		{name: "unreadable front end", change: func(e *Engine) { e.Processes[0].Python.Problem = "too new" }, want: []want{
+			{request, "gen_ai.latency.e2e", Derived, "receipt of the message in the front end, just before the engine's own stamp: the interpreter of the front end cannot be read: too new"},
+			{request, "gen_ai.latency.time_in_tokenize", Unavailable, "too new"}, {request, "gen_ai.latency.time_in_detokenize", Unavailable, "too new"},
+		}},
+		{name: "front end without probes", probes: []ProbeState{{PID: 1, Tap: TapFront, Reason: "hit too often"}}, want: []want{
+			{request, "gen_ai.latency.time_to_first_token", Derived, "hit too often"}, {request, "gen_ai.latency.time_in_tokenize", Unavailable, "hit too often"},
 		}},
 		{name: "no core", change: func(e *Engine) { e.Processes = e.Processes[:1] }, want: []want{
 			{"", chat, Exact, ""}, {"", request, Unavailable, "no engine core"}, {"", "vllm_iter_count", Unavailable, "no engine core"},
