@@ -201,8 +201,10 @@ int BPF_KPROBE(py_hit)
 	if (!watch)
 		return 0;
 	/* The lock would be another thread's, were the function called without it. */
-	if (p->thread_native >= 0 && (!rd(&native, ts + p->thread_native) || native != own_tid()))
+	if (p->thread_native >= 0 && (!rd(&native, ts + p->thread_native) || native != own_tid())) {
+		lose(LOSS_FAULT, 1);
 		return 0;
+	}
 	room = py_enter();
 	s = py_state(room);
 	if (!s) {

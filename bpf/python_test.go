@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
 	"inferspan/bpf/event"
@@ -86,5 +87,59 @@ func TestCaptureEnums(t *testing.T) {
 	}
 	if n := spec.Maps["py_plans"].MaxEntries; n&(n-1) != 0 {
 		t.Errorf("%d plans, want a power of two", n)
+	}
+}
+
+// TestStack computes the deepest stack of each program as kernels before 6.13 do: the
+// frames of a chain of calls, each rounded up to 32 bytes, may take 512 together. The
+// kernel that this runs on may be more generous.
+func TestStack(t *testing.T) {
+	spec, err := loadTracer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range spec.Programs {
+		frame := map[string]int{}
+		calls := map[string][]string{}
+		fn := ""
+		for i, in := range p.Instructions {
+			if s := in.Symbol(); s != "" {
+				fn = s
+			}
+			used := 0
+			class := in.OpCode.Class()
+			switch {
+			case class == asm.LdXClass && in.Src == asm.RFP, class.IsStore() && in.Dst == asm.RFP:
+				used = -int(in.Offset)
+			case class.IsALU() && in.OpCode.ALUOp() == asm.Add && in.OpCode.Source() == asm.ImmSource && i > 0:
+				// The address of a variable: r = r10, r += -n; other code may stand between.
+				for _, before := range p.Instructions[max(0, i-8):i] {
+					if before.OpCode.Class().IsALU() && before.OpCode.ALUOp() == asm.Mov && before.Src == asm.RFP && before.Dst == in.Dst {
+						used = -int(in.Constant)
+					}
+				}
+			}
+			frame[fn] = max(frame[fn], used)
+			if in.IsFunctionReference() {
+				calls[fn] = append(calls[fn], in.Reference())
+			}
+		}
+		var depth func(fn string, frames int) int
+		depth = func(fn string, frames int) int {
+			if frames > 8 {
+				t.Errorf("program %s: more than 8 frames", name)
+				return 0
+			}
+			deepest := 0
+			for _, to := range calls[fn] {
+				deepest = max(deepest, depth(to, frames+1))
+			}
+			return deepest + (max(frame[fn], 1)+31)/32*32
+		}
+		d := depth(p.Instructions[0].Symbol(), 1)
+		t.Logf("program %s: %d bytes of stack", name, d)
+		if d > 512 {
+			t.Errorf("program %s: %d bytes of stack, frames %v", name, d, frame)
+		}
 	}
 }

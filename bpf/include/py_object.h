@@ -97,13 +97,10 @@ static __always_inline __u64 py_open(struct py_state *s, __u64 addr, __u64 value
 /* Looks at the table of a dict. */
 static __always_inline __u64 py_open_dict(struct py_state *s, __u64 dict, struct py_table *t)
 {
-	struct {
-		__u64 keys, values;
-	} d;
-
-	if (bpf_probe_read_user(&d, sizeof(d), (void *)(dict + s->p.dict_keys)))
+	/* Keys and values lie side by side, too. */
+	if (bpf_probe_read_user(&s->entry, sizeof(s->entry), (void *)(dict + s->p.dict_keys)))
 		return PY_MISS(MISSING_FAULT);
-	return py_open(s, d.keys, d.values ? d.values + s->p.values_start : 0, 1 << 16, t);
+	return py_open(s, s->entry.key, s->entry.value ? s->entry.value + s->p.values_start : 0, 1 << 16, t);
 }
 
 /*
@@ -117,16 +114,17 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 	__u64 values = 0, dict = 0, limit = 1 << 16, keys, v;
 
 	if (p->form == PY_FORM_DICT || !(flags & PY_MANAGED_DICT)) {
-		__s64 off;
-
-		if (!rd((__u64 *)&off, type + p->type_dictoffset))
+		if (!rd(&v, type + p->type_dictoffset))
 			return PY_MISS(MISSING_FAULT);
-		if (off <= 0 || off > 1 << 20) /* below 0: from the end of an object of variable size */
-			return PY_MISS(off ? MISSING_BAD : MISSING_NAME);
-		dict = rd_ref(obj + off);
+		if (!v)
+			return PY_MISS(MISSING_NAME);
+		if (v > 1 << 20) /* negative: from the end of an object of variable size */
+			return PY_MISS(MISSING_BAD);
+		dict = rd_ref(obj + v);
 	} else if (p->form == PY_FORM_POINTERS) {
-		if (!rd(&values, obj - 32))
+		if (!rd(&v, obj - 32))
 			return PY_MISS(MISSING_FAULT);
+		values = v;
 		if (!values)
 			dict = rd_ref(obj - 24);
 	} else if (p->form == PY_FORM_TAGGED) {
@@ -137,9 +135,9 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 		}
 	} else {
 		if (flags & PY_INLINE_VALUES) {
-			if (!rd(&values, type + p->type_basicsize) || values > 1 << 20)
+			if (!rd(&v, type + p->type_basicsize) || v > 1 << 20)
 				return PY_MISS(MISSING_FAULT);
-			values += obj;
+			values = obj + v;
 			if (!rd(&v, values))
 				return PY_MISS(MISSING_FAULT);
 			if ((v >> (8 * (p->values_valid & 7)) & 0xff) == 1)

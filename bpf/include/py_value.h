@@ -160,12 +160,13 @@ static __always_inline int py_value(struct py_state *s, __u32 room, __u64 obj, _
 	if (PY_IS_MISS(obj) || bpf_probe_read_user(&h, sizeof(h), (void *)(obj + PY_OB_TYPE)))
 		return py_value_slow(room, obj, slot_max);
 	if (h.type == s->p.int_type) {
-		/* long_tag, or the number of digits */
+		/* long_tag, whose bit 2 small ints have since 3.14, or the number of digits */
 		bool tagged = s->p.form >= PY_FORM_TAGGED;
+		__u64 size = tagged ? h.size & ~4ULL : h.size;
 
-		if (h.size == (tagged ? 1 : 0))
+		if (size == (tagged ? 1 : 0))
 			h.digit = 0;
-		else if (h.size != (tagged ? 1 << 3 : 1) || h.digit >> 30)
+		else if (size != (tagged ? 1 << 3 : 1) || h.digit >> 30)
 			return py_value_slow(room, obj, slot_max);
 		return put_word(s, CAPTURE_INT, slot_max & 0xff, h.digit);
 	}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inferspan/bpf"
-	"inferspan/probes/attach"
 	"inferspan/probes/python/plan"
 )
 
@@ -36,10 +35,9 @@ func TestCaptureCost(t *testing.T) {
 		o := load(t, bpf.Options{RingBytes: 64 << 20})
 		c := collect(t, o)
 		defer c.end()
-		interpreter(t, o, pid, attach.PythonProbe{
-			Callable: plan.Func("time", "monotonic"),
-			Watches:  []attach.Watch{{Caller: plan.Func("__main__", "clock"), Plans: stepPlans()}},
-		})
+		batch := plan.New("batch", plan.Func("__main__", "items"), 2)
+		batch.Local("x").Items("x", 1024, 64)
+		interpreter(t, o, pid, clockProbe(append(stepPlans(), batch)...))
 		stats, err := bpf.EnableStats()
 		if err != nil {
 			t.Fatal(err)
@@ -68,6 +66,11 @@ func TestCaptureCost(t *testing.T) {
 			d, _ := each(func() { prog.do("steps 20") })
 			one = append(one, d)
 		}
+		perCall := map[int]time.Duration{}
+		for _, n := range []int{0, 1, 128} {
+			perCall[n], _ = each(func() { prog.do(fmt.Sprintf("items %d 500", n)) })
+		}
+		t.Logf("%s: a capture of a dict of 0, 1 and 128 requests: %v, %v, %v", path[strings.LastIndexByte(path, '/')+1:], perCall[0], perCall[1], perCall[128])
 		t.Logf("%s: a call %v, with the probe %v (%v in BPF); a capture of %d slots %v in BPF",
 			path[strings.LastIndexByte(path, '/')+1:], without, with, unwatched, len(stepPlans()[0].Slots()), min1(one))
 	})

@@ -266,6 +266,14 @@ def large(n):
     return x
 
 
+def items(n, times):
+    x = {f"chatcmpl-{i:032x}": i for i in range(n)}
+    self = Wide(random.Random(1), 24)
+    for _ in range(times):
+        clock()
+    return x, self
+
+
 def sleeper(seconds):
     x = seconds
     time.sleep(seconds)
@@ -326,6 +334,8 @@ def main():
             corrupt()
         elif what[0] == "large":
             large(int(what[1]))
+        elif what[0] == "items":
+            items(int(what[1]), int(what[2]))
         elif what[0] == "sleep":
             sleeper(float(what[1]))
         elif what[0] == "nested":
