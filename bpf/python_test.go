@@ -68,7 +68,7 @@ func TestCaptureEnums(t *testing.T) {
 		"py_op_code": {"PY_FRAME": uint64(capture.OpFrame), "PY_LOCAL": uint64(capture.OpLocal), "PY_ATTR": uint64(capture.OpAttr),
 			"PY_INDEX": uint64(capture.OpIndex), "PY_KEY": uint64(capture.OpKey), "PY_VALUE": uint64(capture.OpValue), "PY_LEN": uint64(capture.OpLen),
 			"PY_ADDR": uint64(capture.OpAddr), "PY_ITEMS": uint64(capture.OpItems)},
-		"py_items": {"PY_ITEM_KEY": capture.ItemKey, "PY_ITEM_VALUE": capture.ItemValue, "PY_ITEM_ATTRS": capture.ItemAttrs},
+		"py_items": {"PY_ITEM_KEY": capture.ItemKey, "PY_ITEM_VALUE": capture.ItemValue, "PY_ITEM_ATTRS": capture.ItemAttrs, "PY_ITEM_LEN": capture.ItemLen},
 	}
 	for name, values := range want {
 		var e *btf.Enum

@@ -212,6 +212,13 @@ static __always_inline int put_len(struct py_state *s, __u32 room, __u64 slot, _
 	return put_word(s, CAPTURE_INT, slot, n);
 }
 
+__noinline int py_len_slow(__u32 room, __u64 obj, __u64 slot_max)
+{
+	struct py_state *s = py_state(room);
+
+	return s ? put_len(s, room, slot_max & 0xff, obj) : 0;
+}
+
 /* Finds the entries of a container. Returns how many items it says it has, or why not. */
 static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 {
@@ -293,7 +300,10 @@ __noinline int py_item(__u32 room, __u64 i)
 	     n++, names >>= 8) {
 		if ((names & 0xff) == PY_NO_NAME)
 			break;
-		py_value_slow(room, py_attr(room, names & 0xff, PY_ITEM_REG), it->slot_max);
+		if (n && it->what & PY_ITEM_LEN)
+			py_len_slow(room, py_attr(room, names & 0xff, PY_ITEM_REG), it->slot_max);
+		else
+			py_value_slow(room, py_attr(room, names & 0xff, PY_ITEM_REG), it->slot_max);
 	}
 	if (s->rec.flags & CAPTURE_CUT) {
 		s->pos = start;

@@ -156,6 +156,7 @@ enum py_items {
 	PY_ITEM_VALUE = 2, /* the value of a dict, the element of a list, tuple or set */
 	PY_ITEM_ATTRS =
 		4, /* attributes of it: names[c >> 8 & 0xff] and, if not PY_NO_NAME, names[c >> 16 & 0xff] */
+	PY_ITEM_LEN = 8, /* of the second of these attributes its length */
 };
 #define PY_NO_NAME 0xff
 

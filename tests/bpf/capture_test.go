@@ -233,6 +233,7 @@ func outputPlan() *plan.Plan {
 	fresh := out.Attr("fresh")
 	fresh.Index(0).AttrOf(plan.Func("__main__", "Slots"), "second").Value("first_fresh")
 	fresh.EachOf(plan.Func("__main__", "Slots"), "fresh", 100, 64, "second", "first")
+	fresh.EachLenOf(plan.Func("__main__", "Slots"), "fresh_len", 100, 64, "first", "second")
 	out.Attr("done").Elements("done", 100, 40)
 	out.Attr("done").Len("done_len")
 	out.Attr("maybe").Value("maybe")

@@ -126,6 +126,7 @@ const (
 	ItemKey   = 1 // the key of a dict
 	ItemValue = 2 // the value of a dict, the element of a list, tuple or set
 	ItemAttrs = 4 // attributes of it: names[C>>8&0xff] and, if not NoName, names[C>>16&0xff]
+	ItemLen   = 8 // of the second of these attributes its length
 	NoName    = 0xff
 )
 

@@ -198,6 +198,14 @@ func (r *Ref) EachOf(class Function, slot string, max, strBytes int, attrs ...st
 	return r.items(leaf{max: max, strBytes: strBytes, items: capture.ItemAttrs, attrs: attrs, class: class}, slot)
 }
 
+// EachLenOf sends an attribute of each element, and the length of another one. class
+// is as in EachOf.
+func (r *Ref) EachLenOf(class Function, slot string, max, strBytes int, attr, of string) *Ref {
+	r.checkName(attr)
+	r.checkName(of)
+	return r.items(leaf{max: max, strBytes: strBytes, items: capture.ItemAttrs | capture.ItemLen, attrs: []string{attr, of}, class: class}, slot)
+}
+
 func (r *Ref) items(l leaf, slot string) *Ref {
 	r.plan.check(l.max >= 1 && l.max <= 1<<16, "at most %d items", l.max)
 	r.plan.check(l.strBytes >= 0 && l.strBytes <= capture.MaxStr, "str of %d bytes, at most %d", l.strBytes, capture.MaxStr)
@@ -250,7 +258,7 @@ func (p *Plan) String() string {
 				what = "id(" + what + ")"
 			case capture.OpItems:
 				of := map[uint32]string{capture.ItemKey: "keys", capture.ItemValue: "elements", capture.ItemKey | capture.ItemValue: "items",
-					capture.ItemAttrs: strings.Join(l.attrs, ", ")}[l.items]
+					capture.ItemAttrs: strings.Join(l.attrs, ", "), capture.ItemAttrs | capture.ItemLen: strings.Join(l.attrs, ", length of ")}[l.items]
 				what = fmt.Sprintf("%d %s of %s", l.max, of, what)
 			}
 			lines[l.slot] = fmt.Sprintf("  %s = %s\n", p.slots[l.slot], what)

@@ -176,7 +176,8 @@ class Maker:
             "tokens": [[s(k, 40), v] for k, v in out.tokens.items()], "tokens_len": len(out.tokens), "total": out.total,
             "general": [[s(k, 40) if isinstance(k, str) else k, v] for k, v in self.general.items()],
             "gone": [[k, v] for k, v in self.gone.items()], "gone_key": self.gone.get("k199", {"missing": "no_name"}),
-            "fresh": [[s(o.second), o.first] for o in out.fresh], "first_fresh": s(out.fresh[0].second) if out.fresh else {"missing": "no_name"},
+            "fresh": [[s(o.second), o.first] for o in out.fresh], "fresh_len": [[o.first, len(o.second)] for o in out.fresh],
+            "first_fresh": s(out.fresh[0].second) if out.fresh else {"missing": "no_name"},
             "done": sorted(out.done), "done_len": len(out.done), "maybe": maybe, "queue": len(self.queue), "frozen": sorted(self.frozen),
             "tuple": list(items), "tuple_len": len(items), "local": n(local), "cell": cell, "big": n(big), "level": int(level), "str_sub": str(text),
         }
