@@ -76,6 +76,8 @@ func TestRegisters(t *testing.T) {
 		{"arm64", arm64, "wire_send", []int16{0, 8, 16}}, // x0, x1, x2
 		{"arm64", arm64, "wire_recv_enter", []int16{0, 8}},
 		{"arm64", arm64, "wire_recv_exit", []int16{0}},
+		{"amd64", amd64, "py_hit", []int16{128}}, // ip
+		{"arm64", arm64, "py_hit", []int16{256}}, // pc
 	} {
 		got := contextReads(tt.spec.Programs[tt.program].Instructions)
 		for _, off := range tt.want {

@@ -320,6 +320,12 @@ func (i *Interpreter) watch(p *pythonProbe, n int) {
 		s.Reason = err.Error()
 		return
 	}
+	for other := range p.watched {
+		if other != n && p.status.Watches[other].Code == code.Addr() {
+			s.Reason = "its code is watched as that of " + p.status.Watches[other].Caller
+			return
+		}
+	}
 	for _, pl := range w.spec.Plans {
 		ps := PlanStatus{Name: pl.Name, Function: pl.Function().String()}
 		prog, err := pl.Compile(i.in)
@@ -350,7 +356,6 @@ func (i *Interpreter) watch(p *pythonProbe, n int) {
 func (i *Interpreter) unwatch(p *pythonProbe, n int) {
 	w := p.watched[n]
 	if w.code != nil {
-		// Another watch of the same code would be undone too; each code has one.
 		_ = i.tracer.Watch(i.pid, p.status.Probe, w.code.Addr())
 	}
 	for _, id := range w.ids {

@@ -31,30 +31,88 @@ type hasher struct {
 	block, finish int // rounds
 }
 
-// hasher reads the secret of the process and checks it against strings that have
+// known is a str that has its hash with it.
+type known struct {
+	text string
+	hash uint64
+}
+
+// hasher finds the secret of the process and checks it against strings that have
 // their hash with them.
 func (in *Interp) hasher() (hasher, error) {
+	strs, err := in.hashed()
+	if err != nil {
+		return hasher{}, err
+	}
+	if len(strs) == 0 {
+		return hasher{}, fmt.Errorf("no str to check the hash function with: %w", ErrUnsupported)
+	}
 	if in.img.secret == 0 {
-		return hasher{}, fmt.Errorf("no _Py_HashSecret in the interpreter: %w", ErrUnsupported)
+		return in.searchSecret(strs)
 	}
 	var b [16]byte
 	if err := in.read(in.img.secret, b[:]); err != nil {
 		return hasher{}, err
 	}
+	h := in.hasherOf(b[:])
+	for _, k := range strs {
+		if got := h.hash(k.text); got != k.hash {
+			return hasher{}, fmt.Errorf("hash of the str %q is %#x, not the SipHash %#x: %w", k.text, k.hash, got, ErrUnsupported)
+		}
+	}
+	return h, nil
+}
+
+// hasherOf makes a hasher of the words of _Py_HashSecret.
+func (in *Interp) hasherOf(b []byte) hasher {
 	// Python/pyhash.c: SipHash-1-3 since 3.11, 2-4 before.
-	h := hasher{k0: u64at(b[:], 0), k1: u64at(b[:], 8), block: 1, finish: 3}
+	h := hasher{k0: u64at(b, 0), k1: u64at(b, 8), block: 1, finish: 3}
 	if in.layout.KeysSize >= 0 {
 		h.block, h.finish = 2, 4
 	}
+	return h
+}
+
+// searchSecret looks for the secret of an interpreter without a symbol for it among
+// its variables: it is where the hashes of known strings come out.
+func (in *Interp) searchSecret(strs []known) (hasher, error) {
+	buf := make([]byte, 64<<10)
+	for _, s := range in.img.data {
+		for at := s.start; at+16 <= s.end; {
+			b := buf[:min(uint64(len(buf)), s.end-at)]
+			if err := in.read(at, b); errors.Is(err, ErrGone) {
+				return hasher{}, err
+			} else if err == nil {
+				for i := 0; i+16 <= len(b); i += 8 {
+					h := in.hasherOf(b[i:])
+					ok := true
+					for _, k := range strs {
+						if ok = h.hash(k.text) == k.hash; !ok {
+							break
+						}
+					}
+					if ok {
+						return h, nil
+					}
+				}
+			}
+			at += max(uint64(len(b))-8, 8) // a secret can lie across the end of b
+		}
+	}
+	return hasher{}, fmt.Errorf("no symbol _Py_HashSecret in the interpreter, and no such variable: %w", ErrUnsupported)
+}
+
+// hashed returns some names of modules with their hashes.
+func (in *Interp) hashed() ([]known, error) {
 	st, _, err := in.modules.dictStorage()
 	if err != nil {
-		return hasher{}, err
+		return nil, err
 	}
 	t, err := in.keyTable(st.keys)
 	if err != nil {
-		return hasher{}, err
+		return nil, err
 	}
-	checked := 0
+	var out []known
 	for i := range min(t.n, 64) {
 		addr, err := in.u64(t.entries + uint64(t.size*i+t.keyAt))
 		if err != nil || addr == 0 {
@@ -66,26 +124,20 @@ func (in *Interp) hasher() (hasher, error) {
 		}
 		name, err := key.Str()
 		if errors.Is(err, ErrGone) {
-			return hasher{}, err
+			return nil, err
 		}
 		if err != nil || name == "" {
 			continue
 		}
-		want, err := in.u64(addr + uint64(in.layout.StrLength) + 8)
-		if err != nil || int64(want) == -1 { // not computed yet
+		hash, err := in.u64(addr + uint64(in.layout.StrLength) + 8)
+		if err != nil || int64(hash) == -1 { // not computed yet
 			continue
 		}
-		if got := h.hash(name); got != want {
-			return hasher{}, fmt.Errorf("hash of the str %q is %#x, not the SipHash %#x: %w", name, want, got, ErrUnsupported)
-		}
-		if checked++; checked == 8 {
+		if out = append(out, known{name, hash}); len(out) == 8 {
 			break
 		}
 	}
-	if checked == 0 {
-		return hasher{}, fmt.Errorf("no str to check the hash function with: %w", ErrUnsupported)
-	}
-	return h, nil
+	return out, nil
 }
 
 // hash is _Py_HashBytes (Python/pyhash.c).

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestStrHash compares hashes with those of the interpreter, for strings of each
@@ -56,6 +57,23 @@ sys.stdin.read()
 				if got, err := interp.StrHash(texts[i]); err != nil || got != want {
 					t.Errorf("%s, seed %s: hash of %q is %#x, %v, want %#x", python, seed, texts[i], got, err, want)
 				}
+			}
+			// Without the symbol.
+			want, err := interp.StrHash("name")
+			if err != nil || interp.img.secret == 0 {
+				t.Fatalf("%s: %v, secret at %#x", python, err, interp.img.secret)
+			}
+			interp.img.secret = 0
+			interp.hash.Store(nil)
+			began := time.Now()
+			if got, err := interp.StrHash("name"); err != nil || got != want {
+				t.Errorf("%s, seed %s: hash without the symbol is %#x, %v, want %#x", python, seed, got, err, want)
+			}
+			t.Logf("%s: found without the symbol in %v", python, time.Since(began))
+			interp.img.data = nil
+			interp.hash.Store(nil)
+			if _, err := interp.StrHash("name"); !errors.Is(err, ErrUnsupported) {
+				t.Errorf("%s: neither symbol nor variable: %v", python, err)
 			}
 			if _, err := interp.StrHash("caf\u00e9"); !errors.Is(err, ErrType) {
 				t.Errorf("hash of a str that is not ASCII: %v", err)

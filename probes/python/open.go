@@ -59,6 +59,7 @@ type image struct {
 	runtime uint64 // address of _PyRuntime
 	version uint64 // address of Py_Version, 0 if there is none
 	secret  uint64 // address of _Py_HashSecret, 0 if not known
+	data    []span // the interpreter's variables
 	name    minor  // by the file's name, zero if it does not say
 
 	nameless bool // _PyRuntime was found without a symbol
@@ -160,6 +161,7 @@ func (o *Opener) imageOf(pid int, m procfs.Mapping, maps []procfs.Mapping) (imag
 	if syms.secret != 0 {
 		img.secret = bias + syms.secret
 	}
+	img.data = variables(m, maps)
 	base := path.Base(m.Path)
 	w := libName.FindStringSubmatch(base)
 	if w != nil {
@@ -172,6 +174,27 @@ func (o *Opener) imageOf(pid int, m procfs.Mapping, maps []procfs.Mapping) (imag
 		img.name[1], _ = strconv.Atoi(w[2])
 	}
 	return img, nil
+}
+
+// span is a part of the address space.
+type span struct{ start, end uint64 }
+
+// variables returns where the variables of a file are: its writable segment, and
+// behind that what the file has no bytes for.
+func variables(of procfs.Mapping, maps []procfs.Mapping) []span {
+	var out []span
+	for _, m := range maps {
+		if !strings.HasPrefix(m.Perm, "rw") {
+			continue
+		}
+		switch {
+		case m.Ino == of.Ino && m.Dev == of.Dev:
+			out = append(out, span{m.Start, m.End})
+		case len(out) > 0 && m.Ino == 0 && m.Path == "" && m.Start == out[len(out)-1].end:
+			out = append(out, span{m.Start, min(m.End, m.Start+maxTable)})
+		}
+	}
+	return out
 }
 
 type symbols struct {

@@ -13,6 +13,7 @@ import (
 	"inferspan/probes/attach"
 	"inferspan/probes/python/plan"
 	"inferspan/probes/target"
+	"inferspan/tests/pythons"
 )
 
 var monotonic = plan.Func("time", "monotonic")
@@ -26,7 +27,7 @@ func clockProbe(plans ...*plan.Plan) attach.PythonProbe {
 func onePython(t *testing.T) string {
 	t.Helper()
 	needRoot(t)
-	have := pythons()
+	have := pythons.Find()
 	for _, v := range []string{"3.12", "3.13", "3.14", "3.11", "3.10"} {
 		if len(have[v]) > 0 {
 			return have[v][0]
@@ -443,6 +444,7 @@ func TestProbeProblems(t *testing.T) {
 			{Caller: plan.Func("__main__", "no_such_function"), Plans: []*plan.Plan{ok("inner")}},
 			{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{ok("gone"), dropped}},
 			{Caller: plan.Func("__main__", "spin"), Plans: []*plan.Plan{ok("gone")}},
+			{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{ok("outer")}},
 		}},
 		{Callable: monotonic},
 	})
@@ -466,6 +468,9 @@ func TestProbeProblems(t *testing.T) {
 	}
 	if w[2].Code != 0 || w[2].Reason == "" {
 		t.Errorf("no plan that can be used: %+v", w[2])
+	}
+	if w[3].Code != 0 || !strings.Contains(w[3].Reason, "watched") {
+		t.Errorf("the same caller twice: %+v", w[3])
 	}
 	prog.do("nested")
 	for n, m := range decoded(t, i, records(t, o, 3)) {
