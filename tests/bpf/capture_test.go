@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
@@ -23,41 +22,14 @@ import (
 	"inferspan/probes/python"
 	"inferspan/probes/python/plan"
 	"inferspan/probes/target"
+	"inferspan/tests/pythons"
 )
-
-// pythons returns the interpreters to test with, by minor version: those in the list
-// INFERSPAN_PYTHONS and what is found in the path, in /usr/bin (a static one on
-// Debian) and in pyenv.
-func pythons() map[string][]string {
-	paths := filepath.SplitList(os.Getenv("INFERSPAN_PYTHONS"))
-	for _, v := range []string{"3.10", "3.11", "3.12", "3.13", "3.14"} {
-		if p, err := exec.LookPath("python" + v); err == nil {
-			paths = append(paths, p)
-		}
-	}
-	paths = append(paths, "/usr/bin/python3")
-	if b, err := exec.Command("pyenv", "root").Output(); err == nil {
-		found, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(b)), "versions", "3.*", "bin", "python3"))
-		paths = append(paths, found...)
-	}
-	out := map[string][]string{}
-	seen := map[string]bool{}
-	for _, p := range paths {
-		b, err := exec.Command(p, "-c", "import os, sys; print('%d.%d' % sys.version_info[:2], os.path.realpath(sys.executable))").Output()
-		v, real, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
-		if err == nil && !seen[real] {
-			seen[real] = true
-			out[v] = append(out[v], p)
-		}
-	}
-	return out
-}
 
 // eachPython runs f with each supported version, as a subtest.
 func eachPython(t *testing.T, f func(t *testing.T, python string)) {
 	needRoot(t)
-	have := pythons()
-	for _, v := range []string{"3.10", "3.11", "3.12", "3.13", "3.14"} {
+	have := pythons.Find()
+	for _, v := range pythons.Supported {
 		t.Run(v, func(t *testing.T) {
 			if len(have[v]) == 0 {
 				t.Skipf("no Python %s on this machine", v)
