@@ -420,7 +420,7 @@ func (c *capabilities) entryAttribute(a *semconv.Attr) (CapabilityState, string)
 
 func (c *capabilities) event(ev *semconv.Event) (CapabilityState, string) {
 	tap := Tap(TapRequests | TapOutputs)
-	st, why := c.with(tap)
+	st, why := c.stepped(tap)
 	if ev.ID == "vllm.event.WAIT" || ev.ID == "vllm.event.PREEMPTED" {
 		if st, why = c.stepped(tap | tapStats); c.inside && ev.ID == "vllm.event.WAIT" {
 			st, why = Unavailable, notQueued
@@ -481,5 +481,5 @@ func (c *capabilities) metric(m *semconv.Metric) (CapabilityState, string) {
 		}
 		return st, why
 	}
-	return c.with(TapRequests | TapOutputs)
+	return c.stepped(TapRequests | TapOutputs)
 }

@@ -93,7 +93,7 @@ func TestCapabilities(t *testing.T) {
 			{"", chat, Unavailable, "library"}, {"", request, Derived, "part of the program"}, {"", "wait", Unavailable, "queued"}, {"", "decode", Derived, "steps"},
 			{request, "gen_ai.latency.time_in_queue", Unavailable, "queued"}, {request, "gen_ai.latency.e2e", Derived, "steps"},
 			{request, "gen_ai.usage.completion_tokens", Derived, "steps"}, {"", "gen_ai_vllm_generation_tokens", Derived, "steps"},
-			{"", "genai_llm_usage_tokens", Derived, "steps"}, {"", "vllm_iter_count", Derived, "steps"},
+			{"", "genai_llm_usage_tokens", Derived, "steps"}, {request, "DECODE", Derived, "steps"}, {"", "gen_ai_vllm_request_success", Derived, "steps"}, {"", "vllm_iter_count", Derived, "steps"},
 		}},
 		{name: "TLS", change: func(e *Engine) { e.Processes[0].TLS = true }, want: []want{
 			{"", chat, Unavailable, "TLS"}, {chat, "gen_ai.response.id", Unavailable, "TLS"}, {"", request, Exact, ""},

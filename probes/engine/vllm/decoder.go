@@ -72,6 +72,7 @@ type Decoder struct {
 	coordinated bool
 	facts       map[uint32]int // index of each known core
 	cores       map[uint32]*core
+	inside      map[uint32]bool     // processes whose core is part of a program
 	captures    map[uint32]captures // by process
 	stamps      stamps
 	tokenizer   map[uint32]*tokenizer // by front end
@@ -131,11 +132,12 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, inside: map[uint32]bool{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:
 			d.facts[uint32(p.PID)] = p.Index
+			d.inside[uint32(p.PID)] = p.InProcess
 		case target.RoleCoordinator:
 			d.coordinated = true
 		}

@@ -56,12 +56,16 @@ func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 	}
 	c := d.core(r.PID, 0)
 	c.spec, c.blockSize, c.prefixCaching = count(n.SpecTokens), count(n.BlockSize), opt(n.PrefixCaching)
+	sends := opt(n.LogStats)
+	if d.inside[r.PID] {
+		sends = signal.Some(false) // it keeps them to itself
+	}
 	emit(&signal.EngineConfig{
 		At: signal.Mono(r.Time), Core: c.id,
 		Model: opt(n.Model), MaxModelLen: count(n.MaxModelLen), MaxSeqs: count(n.MaxSeqs), MaxBatchedTokens: count(n.MaxBatchedTokens),
 		BlockSize: count(n.BlockSize), Blocks: count(n.Blocks),
 		TensorParallel: count(n.TensorParallel), PipelineParallel: count(n.PipelineParallel), DataParallel: count(n.DataParallel),
-		PrefixCaching: opt(n.PrefixCaching), ChunkedPrefill: opt(n.ChunkedPrefill), AsyncScheduling: opt(n.AsyncScheduling), LogStats: opt(n.LogStats),
+		PrefixCaching: opt(n.PrefixCaching), ChunkedPrefill: opt(n.ChunkedPrefill), AsyncScheduling: opt(n.AsyncScheduling), LogStats: sends,
 		Policy: opt(n.Policy), SpecMethod: opt(n.SpecMethod), SpecTokens: count(n.SpecTokens),
 		KVConnector: opt(n.KVConnector), KVRole: opt(n.KVRole), LoRA: opt(n.LoRA),
 	})

@@ -200,9 +200,12 @@ func (d *Decoder) finishReason(r *reader, o *signal.Output) {
 		return
 	}
 	v := r.int()
-	if r.err != nil {
-		return
+	if r.err == nil {
+		d.finishNumber(v, o)
 	}
+}
+
+func (d *Decoder) finishNumber(v int64, o *signal.Output) {
 	if v >= 0 && v < int64(len(d.schema.finish)) && d.schema.finish[v].word != "" {
 		o.Finish, o.FinishReason = d.schema.finish[v].kind, d.schema.finish[v].word
 		return

@@ -87,6 +87,15 @@ func (p *Peeker) Probes() []engine.Probe {
 		others.Attr("num_computed_tokens").Elements(slotComputed.String(), maxStepItems, 0)
 	}
 	out.Attr("scheduled_new_reqs").Each(slotNew.String(), maxStepItems, maxIDBytes, "req_id", "num_computed_tokens")
+	if p.inside() {
+		// What would be in messages.
+		out.Attr("scheduled_new_reqs").EachLenOf(plan.Function{}, slotPrompts.String(), maxStepItems, maxIDBytes, "req_id", "prompt_token_ids")
+		outputs := update.Frame(plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), 1).Local("self").
+			AttrOf(plan.Func(moduleOutputs, "EngineCoreOutputs"), "outputs")
+		class := plan.Func(moduleOutputs, "EngineCoreOutput")
+		outputs.EachLenOf(class, slotOuts.String(), maxStepItems, maxIDBytes, "request_id", "new_token_ids")
+		outputs.EachOf(class, slotEnds.String(), maxStepItems, 0, "finish_reason", "pooling_output")
+	}
 	out.Attr("num_scheduled_tokens").Items(slotScheduled.String(), maxStepItems, maxIDBytes)
 
 	return []engine.Probe{{
@@ -100,6 +109,10 @@ func (p *Peeker) Probes() []engine.Probe {
 		},
 	}}
 }
+
+// inside reports whether the core is part of a program, rather than a process of its
+// own, which is of a class derived from that.
+func (p *Peeker) inside() bool { return p.core.TypeName() == "EngineCore" }
 
 // has adds to a plan what hangs off an attribute of the scheduler, if it has that.
 func (p *Peeker) has(self *plan.Ref, name string, add func(*plan.Ref)) {

@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -43,6 +44,9 @@ const (
 	slotComputed  // computed tokens of the others, in order
 	slotResumed   // those of the others that are back after a preemption: ids
 	slotListed    // at the beginning: running requests, each with its computed tokens
+	slotPrompts   // where the core sends no messages: new requests, with the tokens of their prompts
+	slotOuts      // the outputs there: id, number of tokens
+	slotEnds      // of the same: finish reason, result of pooling
 	slotStamp     // the core's stamp of a message, s
 	slotEngine    // index of the core
 	slotText      // the first text of a call of the tokenizer: its address
@@ -55,6 +59,7 @@ const (
 
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
 	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed",
+	"prompts", "outputs", "ends",
 	"stamp", "engine", "text", "chars", "texts", "id", "prompt"}
 
 func (s slot) String() string { return slotNames[s] }
@@ -325,8 +330,10 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 	}
 	d.finished, _ = d.idList(v, slotFinished, d.finished[:0])
 	g.Finished = orNil(d.finished)
+	d.newInside(c, v, cmp.Or(g.Schedule, g.Update), emit)
 	d.stepRequests(c, v)
 	emit(g)
+	d.outputsInside(c, v, at, emit)
 }
 
 // idList reads a set of request ids, which have no order there: sorted, so that
