@@ -72,6 +72,14 @@ func TestPeeked(t *testing.T) {
 			return newScript().peek(100, "a", 0).iterate(5, 101, 109.9, reqs(in("a", 16, 0, signal.StepNew, signal.StepPrefillEnd))).step(110, out("a", 1)).step(120, out("a", 1, finished(signal.FinishStop, "stop"))).silently()
 		}, map[string]any{"gen_ai.latency.time_in_queue": nil, "gen_ai.latency.time_in_model_prefill": int64(9e6), "gen_ai.latency.time_to_first_token": int64(60.5e6), "inferspan.partial": nil,
 			"inferspan.derived": []string{"gen_ai.latency.time_in_model_prefill", "gen_ai.latency.time_in_model_inference"}}},
+		{"part of a program, seen after its first steps: how much came after the look is not known", func() *script {
+			s := newScript()
+			s.iterate(5, 90, 99.9, reqs(in("a", 16, 0, signal.StepNew, signal.StepPhaseUnknown))).peek(105, "a", 1).iterate(6, 110, 119.9, reqs(in("a", 1, 16, signal.StepRunning, signal.StepDecode)))
+			return s.put(&signal.RequestPeeked{At: at(125), Request: signal.RequestAdded{Core: testCore, ID: "a-x"}, State: signal.RequestFinished})
+		}, map[string]any{"gen_ai.usage.completion_tokens": nil, "inferspan.outcome": "completed"}},
+		{"an adapter is asked for by its own name", func() *script {
+			return newScript().peek(100, "a", 5, func(p *signal.RequestPeeked) { p.Request.Adapter = "sql" }).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.model_name": "sql"}},
 		{"statistics off, the first output before the peek", func() *script {
 			return newScript().step(110, out("a", 1)).peek(100, "a", 0).step(120, out("a", 1, finished(signal.FinishStop, "stop"))).silently()
 		}, map[string]any{"gen_ai.latency.time_to_first_token": int64(60.5e6), "gen_ai.latency.time_in_model_decode": int64(10e6), "gen_ai.usage.completion_tokens": int64(2), "inferspan.partial": nil}},

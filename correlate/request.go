@@ -30,6 +30,7 @@ type request struct {
 	pooling            bool
 	arrivalSeen        bool // seen arriving in the core
 	traceParent        string
+	adapter            string
 	param              signal.Param
 	prompt             signal.Opt[int64] // from the request
 	corePrompt         signal.Opt[int64] // from the core
@@ -169,6 +170,7 @@ func (c *Correlator) describe(r *request, s *signal.RequestAdded) {
 	e.unindex(r)
 	r.external, r.resp, r.child, r.client = s.ExternalID, s.ResponseID, s.Child, s.Client
 	r.pooling, r.prompt, r.param, r.traceParent = s.Pooling, s.PromptTokens, s.Param, s.TraceParent
+	r.adapter = s.Adapter
 	r.arrival = s.Arrival
 	if r.offOK && r.arrival != 0 && int64(r.arrival) > int64(r.added)+r.off {
 		// Nothing reaches the core before it arrived at the front end: the wall

@@ -130,7 +130,8 @@ func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace
 
 	common := func(a *attrs) {
 		a.text(semconv.AttrGenAIRequestID, r.external)
-		a.text(semconv.AttrGenAIRequestModelName, e.model)
+		// An adapter is asked for by its own name.
+		a.text(semconv.AttrGenAIRequestModelName, cmp.Or(r.adapter, e.model))
 	}
 	where := func(a *attrs) {
 		a.put(semconv.AttrGenAIEngineIndex, int64(r.core.Index))

@@ -68,7 +68,8 @@ func (c *Correlator) view(r *request) view {
 	switch {
 	case r.firstOK || (r.outputs == 0 && r.arrivalSeen && !r.bySteps):
 		v.tokens = signal.Some(r.tokens)
-	case r.before.OK:
+	case r.before.OK && !r.bySteps && r.end != endStepped:
+		// Where no outputs are seen, what came after the look is not known.
 		v.tokens = signal.Some(r.before.V + r.tokens)
 	}
 	if r.firstOK {

@@ -95,6 +95,7 @@ type RequestAdded struct {
 	Child        Opt[int] // position among the n children of one request
 	Arrival      Wall     // the front end's arrival stamp
 	Pooling      bool     // embedding, score or rerank: no tokens are generated
+	Adapter      string   // name of the LoRA adapter asked for, "" if none
 	PromptTokens Opt[int64]
 	Param        Param
 	Client       int    // index of the front end that sent it

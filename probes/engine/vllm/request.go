@@ -124,8 +124,26 @@ func (x *request) field(r *reader, f field) {
 		}
 	case fieldExternalReqID:
 		x.external = string(r.str())
+	case fieldLoRA:
+		x.adapter(r)
 	default:
 		r.skip()
+	}
+}
+
+// adapter reads the name of the LoRA adapter, which comes first in its message.
+func (x *request) adapter(r *reader) {
+	if !isArray(r.peek()) { // another form: the name stays unknown
+		r.skip()
+		return
+	}
+	n := r.array()
+	for i := 0; i < n && r.err == nil; i++ {
+		if i == 0 && isString(r.peek()) {
+			x.q.Adapter = string(r.str())
+		} else {
+			r.skip()
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ const (
 	fieldClientIndex
 	fieldTraceHeaders
 	fieldExternalReqID
+	fieldLoRA
 	// of EngineCoreOutput
 	fieldNewTokenIDs
 	fieldNewLogprobs
@@ -60,6 +61,7 @@ var requestFields = map[string]field{
 	"mm_features": fieldMultiModal, "mm_inputs": fieldMultiModal, "mm_kwargs": fieldMultiModal, "mm_hashes": fieldMultiModal, "mm_placeholders": fieldMultiModal,
 	"sampling_params": fieldSamplingParams, "pooling_params": fieldPoolingParams, "arrival_time": fieldArrivalTime,
 	"client_index": fieldClientIndex, "trace_headers": fieldTraceHeaders, "external_req_id": fieldExternalReqID,
+	"lora_request": fieldLoRA,
 }
 
 var outputFields = map[string]field{
