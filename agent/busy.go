@@ -33,11 +33,20 @@ const (
 	closeAbsent = time.Minute
 )
 
+// timer is what busy needs of an attach.Interpreter.
+type timer interface {
+	ProbeTimes(n int) (calls, ns uint64, err error)
+	Detach(n int, reason string) error
+	Reattach(n int) error
+}
+
 // busy keeps the busy probe of a process in place as little as it can.
 type busy struct {
-	w      *watching
-	n      int // number of the probe
-	detail string
+	w        *watching
+	timer    timer
+	n        int // number of the probe
+	detail   string
+	overhead uint64 // of each call, ns
 
 	on        bool
 	next      time.Time // when to put it in again
@@ -55,7 +64,7 @@ func newBusy(w *watching, every int) *busy {
 		if !w.probes[n].Busy || !s.Attached {
 			continue
 		}
-		b := &busy{w: w, n: n, detail: w.probes[n].Detail, on: true}
+		b := &busy{w: w, timer: w.interp, n: n, detail: w.probes[n].Detail, overhead: uint64(s.Overhead), on: true}
 		if every > 0 {
 			b.closer = w.inside.closers.add(w.pid, every, w.places())
 		}
@@ -70,7 +79,7 @@ func (b *busy) look(ctx context.Context, now time.Time) error {
 		if b.closer == nil && now.Before(b.next) || b.closer != nil && !b.closer.due() {
 			return nil
 		}
-		if err := b.w.interp.Reattach(b.n); err != nil {
+		if err := b.timer.Reattach(b.n); err != nil {
 			return err
 		}
 		b.on, b.w.resting, b.calls, b.ns = true, false, 0, 0
@@ -79,9 +88,12 @@ func (b *busy) look(ctx context.Context, now time.Time) error {
 		}
 		return nil
 	}
-	calls, ns, err := b.w.interp.ProbeTimes(b.n)
+	calls, ns, err := b.timer.ProbeTimes(b.n)
 	if err != nil {
 		return err
+	}
+	if calls < b.calls { // it was taken out and put in again meanwhile
+		b.calls, b.ns = 0, 0
 	}
 	full := calls-b.calls >= busyCalls && now.Sub(b.sent) >= busyResult
 	if full || !b.early && calls-b.calls >= busyFirst {
@@ -93,7 +105,7 @@ func (b *busy) look(ctx context.Context, now time.Time) error {
 	}
 	switch {
 	case b.closer == nil && full, b.closer != nil && b.closer.over(now):
-		if err := b.w.interp.Detach(b.n, "between samples"); err != nil {
+		if err := b.timer.Detach(b.n, "between samples"); err != nil {
 			return err
 		}
 		b.on, b.w.resting, b.next = false, true, now.Add(busyRest)
@@ -103,11 +115,7 @@ func (b *busy) look(ctx context.Context, now time.Time) error {
 
 // result sends what calls cost on average in the latest windows.
 func (b *busy) result(ctx context.Context, calls, ns uint64, full bool) {
-	over := uint64(b.w.interp.Report()[b.n].Overhead) * calls
-	if over > ns {
-		over = ns
-	}
-	c := note.Cost{Detail: b.detail, Calls: int64(calls), Time: int64(ns - over)}
+	c := note.Cost{Detail: b.detail, Calls: int64(calls), Time: int64(ns - min(b.overhead*calls, ns))}
 	b.early = true
 	sum := c
 	for _, x := range b.window[:min(b.windows, busyWindows)] {
@@ -177,10 +185,10 @@ func (c *closers) keep(r *event.Record, now time.Time) bool {
 // place the first one to begin, and then again after every so many. What is seen of
 // the others meanwhile is only a part, and is left out.
 type closer struct {
-	every  int
-	places map[uint32]place
+	every int
 
 	mu      sync.Mutex
+	places  map[uint32]place
 	armed   bool
 	id      string // the request, "" if none was chosen
 	seen    bool   // in a call of the probed function
@@ -190,12 +198,12 @@ type closer struct {
 }
 
 func (c *closer) keep(r *event.Record, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	p, ok := c.places[r.Capture.Plan]
 	if !ok || c.every == 1 {
 		return true
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.capture.Decode(r) != nil {
 		return true // the decoder says why
 	}
@@ -216,6 +224,13 @@ func (c *closer) keep(r *event.Record, now time.Time) bool {
 	}
 	c.seen, c.last = true, now
 	return true
+}
+
+// learn takes in where captures have what is needed.
+func (c *closer) learn(places map[uint32]place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.places = places
 }
 
 // arm has the next request chosen.

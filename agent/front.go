@@ -63,6 +63,9 @@ func (p *inside) front(ctx context.Context, proc *target.Process, tap process, o
 			continue
 		case <-check.C:
 			w.refresh(ctx)
+			if b != nil && b.closer != nil {
+				b.closer.learn(w.places()) // plans may have new numbers
+			}
 		case <-look.C:
 			w.tick(ctx)
 		}
