@@ -26,7 +26,7 @@ test: test-unit test-e2e ## every test except the long benchmark (root; installs
 
 .PHONY: test-unit
 test-unit: pythons ## tests that need no engine
-	$(GOTEST) -count=1 -timeout 15m ./...
+	$(GOTEST) -count=1 -timeout 20m $$($(GO) list ./... | grep -v /tests/e2e)
 
 .PHONY: test-e2e
 test-e2e: build engine ## the real engine, traced (root)
