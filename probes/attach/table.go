@@ -51,6 +51,9 @@ var (
 func Plan(p *target.Process) ([]Probe, bpf.Role) {
 	switch p.Role {
 	case target.RoleCore:
+		if p.InProcess {
+			return nil, bpf.RoleCore // it sends no messages, but its exit is to be seen
+		}
 		return []Probe{zmqSend, zmqRecvd, zmqRecv}, bpf.RoleCore
 	case target.RoleAPIServer:
 		role := bpf.RoleReceipt | bpf.RoleHTTP
