@@ -101,6 +101,9 @@ func (l *layout) check(t *testing.T, requests int, spans []*span, before, after 
 			if !ok {
 				f.add("request %s has no engine index", s.SpanID)
 			}
+			if size, ok := s.Resource["inferspan.engine.data_parallel_size"].(json.Number); ok && size.String() != fmt.Sprint(l.cores) {
+				f.add("request %s has a data parallel size of %v, want %d", s.SpanID, size, l.cores)
+			}
 			if _, ok := s.number("gen_ai.latency.time_in_queue"); !ok {
 				f.add("request %s has no queue time", s.SpanID)
 			}

@@ -108,7 +108,7 @@ func (p *Peeker) Config() note.Config {
 		PrefixCaching:    get(&r, "prefix_caching", python.Value.Bool, p.config, "cache_config", "enable_prefix_caching"),
 		TensorParallel:   get(&r, "tensor_parallel", python.Value.Int, p.config, "parallel_config", "tensor_parallel_size"),
 		PipelineParallel: get(&r, "pipeline_parallel", python.Value.Int, p.config, "parallel_config", "pipeline_parallel_size"),
-		DataParallel:     get(&r, "data_parallel", python.Value.Int, p.config, "parallel_config", "data_parallel_size"),
+		DataParallel:     p.dataParallel(&r),
 	}
 	if c.AsyncScheduling = get(&r, "async_scheduling", python.Value.Bool, p.config, "scheduler_config", "async_scheduling"); c.AsyncScheduling == nil {
 		// Before it is decided the option may be None; the core has the outcome.
@@ -143,6 +143,28 @@ func (p *Peeker) Config() note.Config {
 		c.Missing = r.missing
 	}
 	return c
+}
+
+// dataParallel reads how many engine cores share the requests. A core of a dense model
+// works alone and sets the size in its own configuration to 1, but the bound of an
+// elastic group, which is the size unless elasticity is on, stays as it was.
+func (p *Peeker) dataParallel(r *lookup) *int64 {
+	size := get(r, "data_parallel", python.Value.Int, p.config, "parallel_config", "data_parallel_size")
+	if size == nil || *size != 1 {
+		return size
+	}
+	none := &lookup{}
+	elastic := get(none, "", python.Value.Bool, p.config, "parallel_config", "enable_elastic_ep")
+	bound := get(none, "", python.Value.Int, p.config, "parallel_config", "elastic_ep_max_dp_size")
+	if bound != nil && elastic != nil && !*elastic {
+		return bound
+	}
+	if index := get(none, "", python.Value.Int, p.config, "parallel_config", "data_parallel_index"); index != nil {
+		// This core may be one of several, or the only one.
+		r.miss("data_parallel", errors.New("the core's own configuration does not keep it"))
+		return nil
+	}
+	return size
 }
 
 // lookup collects what could not be read.
