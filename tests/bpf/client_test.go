@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,6 +31,7 @@ func startServer(t *testing.T, name, host string, args ...string) *server {
 	t.Helper()
 	needRoot(t)
 	s := &server{t: t, cmd: helperCommand(name, args...), host: host}
+	servers = append(servers, s)
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +42,7 @@ func startServer(t *testing.T, name, host string, args ...string) *server {
 	t.Cleanup(func() {
 		s.cmd.Process.Kill()
 		s.cmd.Wait()
+		servers = slices.DeleteFunc(servers, func(x *server) bool { return x == s })
 	})
 	if _, err := fmt.Fscanf(out, "ready %d\n", &s.port); err != nil {
 		t.Fatal(err)
@@ -109,8 +114,32 @@ func (c *client) answer() string {
 	return string(b)
 }
 
-// settle waits until the server has done what follows its last answer.
-func settle() { time.Sleep(30 * time.Millisecond) }
+// servers are those that run. Tests of this package run one after another.
+var servers []*server
+
+// settle waits until the servers have done what follows their last answer: a busy
+// machine lets them run late, but then they are ready to run.
+func settle() {
+	for range 100 {
+		time.Sleep(30 * time.Millisecond)
+		if !slices.ContainsFunc(servers, (*server).busy) {
+			return
+		}
+	}
+}
+
+// busy reports whether a thread of the server runs or is ready to.
+func (s *server) busy() bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.pid()))
+	for _, name := range stats {
+		// The state follows the name in brackets.
+		b, err := os.ReadFile(name)
+		if i := bytes.LastIndexByte(b, ')'); err == nil && i >= 0 && i+2 < len(b) && b[i+2] == 'R' {
+			return true
+		}
+	}
+	return false
+}
 
 // ofClient picks the records of one connection.
 func ofClient(rs []event.Record, c *client) []event.Record {
