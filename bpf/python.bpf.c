@@ -15,8 +15,8 @@
 #include "py_value.h"
 #include "py_call.h"
 
-/* Runs one op of a plan; 1 if items are to be sent before the next. */
-__noinline int py_step(__u32 room, __u64 pc)
+/* Runs the next op of a plan; 1 if items are to be sent before the next. */
+__noinline int py_step(__u32 room)
 {
 	struct py_state *s = py_state(room);
 	struct py_plan *plan = s ? py_plan_of(s->rec.plan) : 0;
@@ -25,7 +25,7 @@ __noinline int py_step(__u32 room, __u64 pc)
 
 	if (!s || !plan)
 		return 0;
-	op = &plan->ops[clamp_to(pc, PY_OPS - 1)];
+	op = &plan->ops[clamp_to(s->pc++, PY_OPS - 1)];
 	ref = s->reg[op->src & (PY_REGS - 1)];
 	switch (op->code) {
 	case PY_FRAME:
@@ -67,7 +67,7 @@ __noinline int py_step(__u32 room, __u64 pc)
 static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 {
 	struct py_plan *plan = py_plan_of(id);
-	__u64 ops, size, before, wake, pc = 0, more = 0;
+	__u64 ops, size, before, wake, more = 0;
 
 	if (!plan)
 		return false;
@@ -79,16 +79,17 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 		s->store[i].obj = 0;
 	s->rec.values = 0;
 	s->pos = 0;
+	s->pc = 0; /* here, where the verifier does not follow each number */
 	ops = plan->ops_count;
 	for (int i = 0; i < PY_STEPS; i++) {
 		if (more)
 			more = py_items(room);
-		else if (pc >= ops)
+		else if (s->pc >= ops)
 			break;
 		else
-			more = py_step(room, pc++);
+			more = py_step(room);
 	}
-	if (more || pc < ops)
+	if (more || s->pc < ops)
 		s->rec.flags |= CAPTURE_CUT;
 	size = clamp_to(s->pos, CHUNK_MAX);
 	s->rec.h.len = size;

@@ -190,6 +190,7 @@ type tracerPyState struct {
 	}
 	Frame uint64
 	Pos   uint64
+	Pc    uint64
 	Seen  uint64
 	It    struct {
 		_       structs.HostLayout

@@ -86,6 +86,7 @@ struct py_state {
 	struct py_store store[PY_REGS];
 	__u64 frame; /* innermost */
 	__u64 pos;   /* bytes of the payload */
+	__u64 pc;    /* next op */
 	__u64 seen;  /* frames of Python code passed */
 	struct py_iter it;
 	__u64 entries[PY_ENTRY_WORDS]; /* of a container, some read at a time */
@@ -168,9 +169,10 @@ static __always_inline struct py_state *py_state(__u32 room)
  */
 static __always_inline __u32 py_enter(void)
 {
-	__u32 first = bpf_get_smp_processor_id() * PY_CPU_ROOMS;
+	__u32 room = bpf_get_smp_processor_id() * PY_CPU_ROOMS;
 
-	for (__u32 room = first; room < first + PY_CPU_ROOMS; room++) {
+#pragma unroll
+	for (int i = 0; i < PY_CPU_ROOMS; i++, room++) {
 		struct py_state *s = py_state(room);
 
 		if (!s)
