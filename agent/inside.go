@@ -8,6 +8,7 @@ import (
 
 	"inferspan/bpf"
 	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
 	"inferspan/probes/attach"
 	"inferspan/probes/engine"
 	"inferspan/probes/engine/vllm"
@@ -32,9 +33,6 @@ const coreTries = 600
 
 // maxNotes bounds the notes that wait to be handed over.
 const maxNotes = 256
-
-// detailPeeks is the detail that looks into memory give, as in notes.
-const detailPeeks = "peeks"
 
 // opener finds the engine core in a process. The error wraps engine.ErrNoCore or
 // python.ErrGone, or says why the process cannot be looked at.
@@ -112,7 +110,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	if ctx.Err() != nil {
 		return
 	}
-	p.probe(ctx, pid, note.Probe{Detail: detailPeeks, Active: err == nil, Reason: text(err)})
+	p.probe(ctx, pid, note.Probe{Detail: signal.DetailPeeks, Active: err == nil, Reason: text(err)})
 	if err != nil {
 		return
 	}

@@ -4,13 +4,11 @@ import (
 	"errors"
 	"slices"
 
+	"inferspan/correlate/signal"
 	"inferspan/probes/engine"
 	"inferspan/probes/python"
 	"inferspan/probes/python/plan"
 )
-
-// DetailSteps is the detail that the probes of Peeker.Probes give.
-const DetailSteps = "steps"
 
 // Modules of the functions that are watched.
 const (
@@ -99,7 +97,7 @@ func (p *Peeker) Probes() []engine.Probe {
 	out.Attr("num_scheduled_tokens").Items(slotScheduled.String(), maxStepItems, maxIDBytes)
 
 	return []engine.Probe{{
-		Detail:   DetailSteps,
+		Detail:   signal.DetailSteps,
 		Callable: plan.Func("time", "monotonic"),
 		Waiting:  waiting,
 		PerTurn:  len(waiting),
