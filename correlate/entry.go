@@ -44,7 +44,7 @@ func (c *Correlator) emitExchange(x *exchange) {
 	for i, r := range x.reqs {
 		c.offset(&r.off, &r.offOK)
 		views[i] = c.view(r)
-		if views[i].outcome == OutcomeStopString {
+		if views[i].outcome == OutcomeStopString || r.end == endFinished {
 			c.countFinished(r)
 		}
 		c.own.request("engine_request", views[i].outcome, views[i].partial)

@@ -183,7 +183,7 @@ func (c *Correlator) countFinished(r *request) {
 	r.counted = true
 	reason := r.finishReason
 	switch {
-	case r.end == endAborted:
+	case r.end == endAborted || c.stoppedBefore(r):
 		reason = "stop"
 	case r.finish == signal.FinishAbort || r.finish == signal.FinishError:
 		return

@@ -406,7 +406,8 @@ func (c *Correlator) requestDone(r *request) {
 		return
 	}
 	c.countFirst(r)
-	if r.end == endFinished || r.end == endStepped {
+	// Of one with stop strings the response may say that it ended before.
+	if r.end == endFinished && !(r.param.HasStop && r.finish == signal.FinishLength) || r.end == endStepped {
 		c.countFinished(r)
 	}
 	if r.ex != nil {

@@ -162,6 +162,26 @@ var scenarios = []struct {
 			t.Errorf("%v successes", n)
 		}
 	}},
+	{"stop string, the core runs to its limit before it is told", nil, func() *script {
+		s := newScript().begin(100, 7, "/v1/chat/completions").add(101, 102, "chatcmpl-a", func(a *signal.RequestAdded) { a.Param.HasStop = true }).
+			step(110, out("chatcmpl-a", 1, started(102.5, 103)))
+		for i := range 11 {
+			s.step(120+10*float64(i), out("chatcmpl-a", 1))
+		}
+		return s.step(230, out("chatcmpl-a", 1, finished(signal.FinishLength, "length"))).
+			endHTTP(231, 7, 200, "chatcmpl-a", signal.OutcomeComplete, func(e *signal.ExchangeEnd) {
+				e.FinishReasons, e.OutputTokens, e.InputTokens = []string{"stop"}, signal.Some[int64](3), signal.Some[int64](16)
+			})
+	}, func(t *testing.T, r result) {
+		q := one(t, r.trees, "llm_request")
+		wantAttrs(t, q, map[string]any{"inferspan.outcome": "stop_string", "gen_ai.usage.completion_tokens": int64(3)})
+		if d := fmt.Sprint(q.Attr("inferspan.derived")); !strings.Contains(d, "gen_ai.latency.e2e") || !strings.Contains(d, "time_in_model_decode") {
+			t.Errorf("derived %s: the last token's time is not known", d)
+		}
+		if n := point(t, r.m, "gen_ai_vllm_request_success", "stop"); n != 1 {
+			t.Errorf("%v successes", n)
+		}
+	}},
 	{"stop string without HTTP", nil, func() *script {
 		return newScript().add(101, 102, "0", func(a *signal.RequestAdded) { a.Param.HasStop = true }).
 			step(110, out("0", 1, started(102.5, 103))).step(120, out("0", 1)).

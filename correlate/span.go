@@ -279,7 +279,7 @@ func (c *Correlator) emitAlone(r *request) {
 		return
 	}
 	v := c.view(r)
-	if v.outcome == OutcomeStopString {
+	if v.outcome == OutcomeStopString || r.end == endFinished {
 		c.countFinished(r)
 	}
 	var p parent

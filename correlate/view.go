@@ -203,6 +203,9 @@ func (c *Correlator) requestOutcome(v *view) string {
 		case signal.FinishError:
 			return OutcomeError
 		}
+		if c.stoppedBefore(r) {
+			return OutcomeStopString
+		}
 		return OutcomeCompleted
 	case endExit:
 		return OutcomeEngineExit
@@ -241,6 +244,14 @@ func (c *Correlator) requestOutcome(v *view) string {
 		return OutcomeStopString
 	}
 	return OutcomeAborted
+}
+
+// stoppedBefore: the front end had matched a stop string in r before r came to its
+// end in the core, which had not yet been told: the response says so.
+func (c *Correlator) stoppedBefore(r *request) bool {
+	x := r.ex
+	return r.finish == signal.FinishLength && r.param.HasStop && x != nil && x.ended && x.outcome == signal.OutcomeComplete &&
+		len(x.reqs) == 1 && len(x.finish) == 1 && (x.finish[0] == "stop" || x.finish[0] == "stop_sequence")
 }
 
 // maybeStop: by the engine's messages alone, r's abort may be a stop string.
@@ -307,5 +318,9 @@ func (c *Correlator) findStop(v *view) {
 	}
 	v.stopGuess = !certain && r.outputs > 1
 	r.last, r.lastSend, r.lastMsg, r.tokens = pick.stamp, pick.send, pick.msg, pick.tokens
+	if !certain && r.ex != nil && len(r.ex.reqs) == 1 && r.ex.output.OK {
+		// The core was further ahead than outputs are kept: the count is known.
+		r.tokens = r.ex.output.V - r.before.V
+	}
 	r.lastRecv = c.recvOf(r)
 }
