@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,8 @@ import (
 	"inferspan/probes/target"
 	"inferspan/tests/pythons"
 )
+
+var captureSteps = flag.Int("captures", 200, "captures of each thread in TestCaptures")
 
 // eachPython runs f with each supported version, as a subtest.
 func eachPython(t *testing.T, f func(t *testing.T, python string)) {
@@ -307,7 +310,7 @@ func interpreter(t *testing.T, o *bpf.Objects, pid int, probes ...attach.PythonP
 // in threads, generators, coroutines and callbacks, with objects in all forms of
 // storage that change all the time.
 func TestCaptures(t *testing.T) {
-	const steps = 200
+	steps := *captureSteps
 	eachPython(t, func(t *testing.T, path string) {
 		for _, p := range append(stepPlans(), outputPlan()) {
 			o := load(t, bpf.Options{RingBytes: 32 << 20})
