@@ -8,9 +8,6 @@ import (
 	"inferspan/correlate/trace"
 )
 
-// roleAPIServer is the role of processes that serve HTTP, as in the target facts.
-const roleAPIServer = "api_server"
-
 // engine is what is known of one engine instance.
 type engine struct {
 	id     signal.EngineID

@@ -83,7 +83,6 @@ type exchange struct {
 	ended         bool
 	endAt         signal.Mono
 	outcome       signal.Outcome
-	beginLost     bool
 	streamed      bool
 	model         signal.Opt[string]
 	finish        []string

@@ -131,7 +131,7 @@ struct capture_rec {
 	__u32 probe;
 	__u16 values; /* in the payload, those within items not counted */
 	__u16 flags;  /* enum capture_flags */
-	__u32 took;   /* with CAPTURE_RETURN: how long the function ran, ns, all ones if longer; 0 if not known */
+	__u32 took; /* with CAPTURE_RETURN: how long the function ran, ns, all ones if longer; 0 if not known */
 };
 
 enum capture_tag {

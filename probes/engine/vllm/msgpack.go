@@ -308,6 +308,4 @@ func isMap(c byte) bool    { return c&0xf0 == mpFixMap || c == 0xde || c == 0xdf
 func isString(c byte) bool { return c&0xe0 == mpFixStr || c >= 0xd9 && c <= 0xdb }
 func isInt(c byte) bool    { return c < 0x80 || c >= 0xe0 || c >= mpUint8 && c <= mpInt64 }
 func isFloat(c byte) bool  { return c == mpFloat32 || c == mpFloat64 }
-func isBin(c byte) bool    { return c >= 0xc4 && c <= 0xc6 }
 func isExt(c byte) bool    { return c >= 0xc7 && c <= 0xc9 || c >= 0xd4 && c <= 0xd8 }
-func isBool(c byte) bool   { return c == mpFalse || c == mpTrue }
