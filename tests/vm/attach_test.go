@@ -81,9 +81,10 @@ func TestVerifier(t *testing.T) {
 
 // TestAttach checks by which means the probes are in.
 func TestAttach(t *testing.T) {
+	o := load(t, bpf.Options{})
 	for build, means := range map[string]string{"ret": "uprobe", "tail": "uretprobe"} {
 		d := startDriver(t, build)
-		a := attachTo(t, load(t, bpf.Options{}), d.process())
+		a := attachTo(t, o, d.process())
 		if len(a.Report()) != 3 {
 			t.Errorf("%s: %d probes, want 3", build, len(a.Report()))
 		}

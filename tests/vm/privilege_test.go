@@ -46,7 +46,7 @@ func withCapabilities(t *testing.T, keep []int, tests string, env ...string) (ou
 // limit against which maps count before 5.11.
 func TestCapabilities(t *testing.T) {
 	needGuest(t)
-	withCapabilities(t, []int{unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE}, "^Test(Load|Attach|Frames|HTTP|Exit)$")
+	withCapabilities(t, []int{unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE}, "^Test(Attach|HTTP|Exit)$")
 
 	// What CAP_BPF and CAP_PERFMON are enough for depends on the kernel: it is
 	// reported, and has to be a clear error where it is not enough.
