@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -183,10 +184,20 @@ func TestFrontTruth(t *testing.T) {
 }
 
 // TestFrontDefault checks that without being asked to look at tokens one by one we
-// work out the time of the detokenizer, and say so; the rest is exact.
+// work out the time of the detokenizer, and say so; the rest is exact. Each front end
+// and each core has clocks and messages of its own.
 func TestFrontDefault(t *testing.T) {
 	need(t)
-	e := startEngine(t, nil, "--max-num-seqs", "64")
+	t.Run("one of each", func(t *testing.T) { frontDefault(t, nil) })
+	if os.Getenv("INFERSPAN_LAYOUTS") != "1" {
+		return // engines of several processes take minutes to start
+	}
+	t.Run("two front ends", func(t *testing.T) { frontDefault(t, []string{"--api-server-count", "2"}) })
+	t.Run("two cores", func(t *testing.T) { frontDefault(t, []string{"--data-parallel-size", "2"}) })
+}
+
+func frontDefault(t *testing.T, flags []string) {
+	e := startEngine(t, nil, append([]string{"--max-num-seqs", "64"}, flags...)...)
 	tr := attach(t, e, "--probe-work", "0")
 	e.withProbes(t)
 	began := time.Now().UnixNano()
