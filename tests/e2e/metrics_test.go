@@ -26,6 +26,9 @@ type pair struct {
 	ours, theirs string
 	label        string // `finished_reason="stop"`; "" for all series
 	time         bool   // a sum of seconds: equal within 1 ms a request or 1 %
+	// front: ends at a moment of the front end's event loop. Few requests that waited
+	// for it long, when something was compiled, make most of the difference.
+	front bool
 	// late: the engine's front end does not count what arrives after it gave a request
 	// up, which is a few outputs before the engine core hears of it.
 	late bool
@@ -46,8 +49,8 @@ var pairs = []pair{
 	{ours: semconv.MetricGenAIVLLMRequestPrefillTimeSeconds, theirs: "vllm:request_prefill_time_seconds_sum", time: true},
 	{ours: semconv.MetricGenAIVLLMRequestDecodeTimeSeconds, theirs: "vllm:request_decode_time_seconds_sum", time: true},
 	{ours: semconv.MetricGenAIVLLMRequestInferenceTimeSeconds, theirs: "vllm:request_inference_time_seconds_sum", time: true},
-	{ours: semconv.MetricGenAIServerRequestDuration, theirs: "vllm:e2e_request_latency_seconds_sum", time: true},
-	{ours: semconv.MetricGenAILLMFirstTokenSeconds, theirs: "vllm:time_to_first_token_seconds_sum", time: true},
+	{ours: semconv.MetricGenAIServerRequestDuration, theirs: "vllm:e2e_request_latency_seconds_sum", front: true},
+	{ours: semconv.MetricGenAILLMFirstTokenSeconds, theirs: "vllm:time_to_first_token_seconds_sum", front: true},
 }
 
 // TestMetrics compares our metrics with the growth of the engine's own over the
@@ -95,6 +98,7 @@ func metricsTruth(t *testing.T, e *engine) {
 		switch {
 		case p.time && diff > 0.001*requests && diff > 0.01*theirs:
 			t.Errorf("%s is %v, the engine has %v of %v requests", p.ours, mine, theirs, requests)
+		case p.front && (diff <= 0.001*requests || diff <= 0.05*theirs):
 		case p.late && mine >= theirs && diff <= 3*left:
 		case !p.time && diff != 0:
 			t.Errorf("%s %s is %v, the engine has %v", p.ours, p.label, mine, theirs)
