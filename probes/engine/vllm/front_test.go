@@ -322,3 +322,42 @@ func TestCostNote(t *testing.T) {
 		t.Errorf("%+v, totals %+v", got, f.d.Stats())
 	}
 }
+
+// FuzzFront decodes any bytes as captures of a front end. Each is read or counted as
+// broken, and what comes out is of the front end and has no negative times or counts.
+func FuzzFront(f *testing.F) {
+	add := func(plan uint32, flags uint16, took uint32, values ...vllmtest.Slot) {
+		r := vllmtest.Capture(1, server, plan, frontSlots[plan], values...)
+		f.Add(plan, r.Capture.Values, flags, took, r.Data)
+	}
+	add(stampPlan, 0, 0, stamp(1.5, 0)...)
+	add(encodePlan, event.CaptureReturn, 5700, encode(1, 0xa0, 12)...)
+	add(encodePlan, event.CaptureReturn, 5, encode(3, 0xa0, 12)...)
+	add(inputPlan, 0, 0, prompted("cmpl-1", 0xa0, 5)...)
+	add(decodePlan, event.CaptureReturn, 5700, val("id", "cmpl-1-aaaaaaaa"))
+	f.Fuzz(func(t *testing.T, plan uint32, values, flags uint16, took uint32, data []byte) {
+		s := newFronts(t)
+		s.returned(5, encodePlan, 5700, encode(1, 0xa0, 12)...)
+		r := event.Record{Header: event.Header{Time: 100, Kind: event.KindCapture, PID: server}, Data: data}
+		r.Capture = event.Capture{Plan: stampPlan + plan%4, Values: values, Flags: flags, Took: took}
+		before := s.d.Stats()
+		s.d.Capture(&r, func(sig signal.Signal) {
+			switch x := sig.(type) {
+			case *signal.Tokenized:
+				if x.PID != server || x.Duration < 0 || x.Inputs < 0 || x.Tokens.OK && x.Tokens.V < 0 {
+					t.Fatalf("%+v", x)
+				}
+			case *signal.Detokenized:
+				if x.PID != server || x.ID == "" || x.Duration < 0 || x.Tokens != 1 {
+					t.Fatalf("%+v", x)
+				}
+			default: // no message was sent that could be stamped
+				t.Fatalf("a signal of type %T: %+v", sig, sig)
+			}
+		})
+		after := s.d.Stats()
+		if after.Broken+after.Captures != before.Broken+before.Captures+1 {
+			t.Fatalf("a capture was neither read nor broken: %+v", after)
+		}
+	})
+}

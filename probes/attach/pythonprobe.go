@@ -1,0 +1,138 @@
+package attach
+
+import (
+	"os"
+	"time"
+
+	"inferspan/probes/python/plan"
+)
+
+// PythonProbe is a C function that Python code calls, and what is to be read when
+// watched code calls it. Calls from other code are counted only.
+type PythonProbe struct {
+	Callable plan.Function // as Python finds it: plan.Func("time", "monotonic")
+	// Returns has the same read once more when the function returns; these captures
+	// have the flag event.CaptureReturn. It costs a second trap per call.
+	Returns bool
+	// Timed has it measured how long the calls take. Objects are read when the function
+	// returns, not at its entry, and these captures say how long it ran. Without probes
+	// on all of its returns there is none at all.
+	Timed   bool
+	Watches []Watch
+}
+
+// Watch is code whose calls are captured: of the plans the first one whose function is
+// among the innermost frames.
+type Watch struct {
+	Caller plan.Function
+	Plans  []*plan.Plan
+}
+
+// PythonStatus tells of one probe on an interpreter.
+type PythonStatus struct {
+	Callable string `json:"callable"`
+	Probe    uint32 `json:"probe"` // number in captures and hits
+	Addr     uint64 `json:"addr"`  // of the C function in the process, 0 if not found
+	Attached bool   `json:"attached"`
+	Reason   string `json:"reason,omitempty"` // why not attached
+	// Returns is how many return instructions are probed, and ReturnReason why none is
+	// though that was asked for.
+	Returns      int    `json:"returns,omitempty"`
+	ReturnReason string `json:"return_reason,omitempty"`
+	// Overhead is what measuring adds to each duration of a timed probe.
+	Overhead time.Duration `json:"overhead,omitempty"`
+	// Watches are in the order of PythonProbe.
+	Watches []WatchStatus `json:"watches,omitempty"`
+}
+
+// WatchStatus tells of watched code.
+type WatchStatus struct {
+	Caller string       `json:"caller"`
+	Code   uint64       `json:"code"`             // address of its code object, 0 if not found
+	Reason string       `json:"reason,omitempty"` // why it is not watched
+	Plans  []PlanStatus `json:"plans,omitempty"`
+}
+
+// PlanStatus tells of a plan. By it a capture is understood: Plan is in its record,
+// and its values have the indexes of Slots.
+type PlanStatus struct {
+	Plan     uint32            `json:"plan"` // number in captures, 0 if it was not loaded
+	Name     string            `json:"name"`
+	Function string            `json:"function"` // that it reads from
+	Slots    []string          `json:"slots,omitempty"`
+	Dropped  map[string]string `json:"dropped,omitempty"` // slots that captures do not have, and why
+	Reason   string            `json:"reason,omitempty"`  // why it was not loaded
+}
+
+// CodeHits counts the calls of a probed function from one code object.
+type CodeHits struct {
+	Probe   uint32
+	Code    uint64 // address; 0: the calling frame was not found
+	Watched bool
+	Count   uint64
+}
+
+// ProbeHits returns how often probe n of the report was hit since it was attached, at
+// entry and returns together; 0 while it is not attached.
+func (i *Interpreter) ProbeHits(n int) (uint64, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return 0, os.ErrClosed
+	}
+	var sum uint64
+	for _, at := range i.probes[n].at {
+		hits, err := i.tracer.ProbeHits(i.pid, at)
+		if err != nil {
+			return 0, err
+		}
+		sum += hits
+	}
+	return sum, nil
+}
+
+// ProbeTimes returns how many calls of the function of probe n of the report, which is
+// timed, have ended since the probe was attached, and how long they took in all, in
+// ns; none while it is not attached. What measuring adds to each call is in it.
+func (i *Interpreter) ProbeTimes(n int) (calls, ns uint64, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return 0, 0, os.ErrClosed
+	}
+	at := i.probes[n].at
+	for _, addr := range at[:max(len(at)-1, 0)] { // the returns
+		c, t, err := i.tracer.ProbeTimes(i.pid, addr)
+		if err != nil {
+			return 0, 0, err
+		}
+		calls, ns = calls+c, ns+t
+	}
+	return calls, ns, nil
+}
+
+// Hits counts the hits by calling code since AttachInterpreter, the most frequent first;
+// where returns are probed, a call counts twice. CodeName tells whose code it is.
+func (i *Interpreter) Hits() ([]CodeHits, error) {
+	hits, err := i.tracer.Hits()
+	if err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	watched := map[[2]uint64]bool{}
+	for _, p := range i.probes {
+		for _, w := range p.status.Watches {
+			if w.Code != 0 {
+				watched[[2]uint64{uint64(p.status.Probe), w.Code}] = true
+			}
+		}
+	}
+	var out []CodeHits
+	for _, h := range hits {
+		if h.PID == i.pid {
+			out = append(out, CodeHits{Probe: h.Probe, Code: h.Code, Count: h.Count, Watched: watched[[2]uint64{uint64(h.Probe), h.Code}]})
+		}
+	}
+	return out, nil
+}
