@@ -319,7 +319,7 @@ func explain(err error) error {
 	case errors.Is(err, unix.ESRCH):
 		return fmt.Errorf("%w: %w", ErrExited, err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: uprobes need CAP_PERFMON and CAP_BPF, or CAP_SYS_ADMIN: %w", bpf.ErrPermission, err)
+		return fmt.Errorf("%w: uprobes need CAP_SYS_ADMIN (on kernels before mid-2025 CAP_PERFMON and CAP_BPF will do): %w", bpf.ErrPermission, err)
 	}
 	return err
 }

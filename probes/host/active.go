@@ -36,7 +36,7 @@ func (t trier) try(it Item, bad State, fix string, f func() error) Item {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		// The library guesses at the memory limit, which does not matter here.
 		text, _, _ := strings.Cut(err.Error(), " (MEMLOCK may be too low")
-		it.State, it.Detail, it.Fix = bad, "not permitted: "+text, "run as root, or with CAP_BPF and CAP_PERFMON"
+		it.State, it.Detail, it.Fix = bad, "not permitted: "+text, "run as root, or with CAP_SYS_ADMIN (before mid-2025 kernels asked for CAP_BPF and CAP_PERFMON only)"
 		if t.privileged {
 			it.Detail = "refused in spite of the capabilities (lockdown, a security module or seccomp): " + text
 			it.Fix = ""

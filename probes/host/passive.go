@@ -141,7 +141,7 @@ var capabilities = []struct {
 	{"CAP_SYS_PTRACE", unix.CAP_SYS_PTRACE, nil, "reading the engine's memory and its /proc entries: finding engines, message layouts", true},
 	{"CAP_CHECKPOINT_RESTORE", unix.CAP_CHECKPOINT_RESTORE, []int{unix.CAP_SYS_ADMIN}, "opening mapped libraries through map_files, which also works in other mount namespaces and for replaced files", false},
 	{"CAP_DAC_READ_SEARCH", unix.CAP_DAC_READ_SEARCH, []int{unix.CAP_DAC_OVERRIDE}, "reading files of other users: libraries, tokenizer, tracefs", false},
-	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN, nil, "stands in for CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE on older kernels", false},
+	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN, nil, "attaching uprobes on kernels since mid-2025; stands in for CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE on older ones", false},
 	{"CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, nil, "raising the memory-lock limit on kernels before 5.11", false},
 }
 
