@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,11 +76,15 @@ func TestReplay(t *testing.T) {
 				{"prom", name + ".prom.golden"},
 			} {
 				// Precision 2 shows every event that the recording gives.
-				got, err := replay(f, g.to, "--precision", "2")
+				args := []string{"--precision", "2"}
+				if g.to == "jsonl" && slices.Contains(withSteps, name) {
+					args = append(args, "--steps", "2")
+				}
+				got, err := replay(f, g.to, args...)
 				if err != nil {
 					t.Fatal(err)
 				}
-				again, err := replay(f, g.to, "--precision", "2")
+				again, err := replay(f, g.to, args...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -107,6 +112,10 @@ func TestReplay(t *testing.T) {
 		})
 	}
 }
+
+// withSteps are recordings whose goldens show scheduler steps, too: chunked prompts
+// and preemptions.
+var withSteps = []string{"long", "preempt"}
 
 // firstDifference shows the first lines that differ, around the place where they do.
 func firstDifference(got, want []byte) string {

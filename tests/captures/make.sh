@@ -76,13 +76,16 @@ for server in generate pooling; do
 	if [ $server = generate ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
 	idle "$url"
 	while IFS='|' read -r name _ scenarios more; do
-		bin/inferspan record --pid "$pid" -o "$dir/$name.isr" --redact --note "$scenarios, seed $seed" 2>"$work/record.log" &
+		: >"$work/record.log" # else the last recording's line is found
+		# Whatever probes cost on this machine, the recording has what they see.
+		bin/inferspan record --pid "$pid" -o "$dir/$name.isr" --redact --probe-work 0 --probe-wait 0 --note "$scenarios, seed $seed" 2>"$work/record.log" &
 		recorder=$!
 		for ((i = 0; i < 600; i++)); do
 			if grep -q attached "$work/record.log" || ! kill -0 $recorder; then break; fi
 			sleep 0.1
 		done
 		grep -q attached "$work/record.log" || { cat "$work/record.log" >&2; exit 1; }
+		sleep 3 # until the probes on the interpreters are in place
 		# shellcheck disable=SC2086
 		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed $more --log /dev/null
 		idle "$url"
