@@ -14,7 +14,7 @@ export CGO_ENABLED = 0
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## the program: bin/inferspan, static, BPF objects embedded
@@ -61,7 +61,7 @@ bench: ## benchmarks of the pipeline on recordings
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./...
 
 .PHONY: generate
-generate: ## BPF objects and generated Go (needs clang and llvm-strip $(CLANG_MAJOR))
+generate: ## BPF objects and generated Go (needs clang and llvm-strip 14)
 	@have=$$(clang --version | sed -n 's/.*version \([0-9]*\).*/\1/p'); [ "$$have" = $(CLANG_MAJOR) ] || { \
 	  echo "generate: the committed objects are made with clang $(CLANG_MAJOR), this is clang '$$have'" >&2; exit 1; }
 	$(GO) generate ./...
@@ -80,7 +80,7 @@ lint: ## gofmt, go vet, staticcheck, clang-format, shell syntax
 	@for f in $$(git ls-files '*.sh' .ci/run); do bash -n $$f || exit 1; done
 
 .PHONY: image
-image: ## container image inferspan:$(VERSION)
+image: ## container image
 	docker build --build-arg VERSION=$(VERSION) -t inferspan:$(VERSION) .
 
 .PHONY: clean
