@@ -114,7 +114,15 @@ func inferences(log []workload.Entry) int {
 	return n
 }
 
-// shapes counts spans by name and attribute names. Spans of requests whose client
+// ofTheMoment are attributes that a request has or not by chance: whether the
+// tokenizer's cost had been measured when it came, whether the KV cache was full just
+// then, and what follows from these.
+var ofTheMoment = []string{
+	"gen_ai.latency.time_in_tokenize", "gen_ai.latency.time_in_detokenize", "gen_ai.request.preemption_count",
+	"inferspan.derived", "inferspan.derived.methods",
+}
+
+// shapes counts spans by name and attribute names, but for those of the moment. Spans of requests whose client
 // left are left out: how far such a request got is a matter of milliseconds.
 func shapes(log []workload.Entry, spans []*span) map[string]int {
 	left := map[string]bool{}
@@ -130,7 +138,9 @@ func shapes(log []workload.Entry, spans []*span) map[string]int {
 		}
 		var keys []string
 		for k := range s.Attrs {
-			keys = append(keys, k)
+			if !slices.Contains(ofTheMoment, k) {
+				keys = append(keys, k)
+			}
 		}
 		sort.Strings(keys)
 		name := s.Name
