@@ -87,7 +87,11 @@ type Stat struct {
 	State byte // 'R', 'S', 'Z' ...
 	PPID  int
 	Start uint64 // clock ticks after boot
+	// Kernel: a kernel thread (PF_KTHREAD of the kernel's sched.h).
+	Kernel bool
 }
+
+const pfKthread = 0x00200000
 
 // Stat reads /proc/PID/stat.
 func (f FS) Stat(pid int) (Stat, error) {
@@ -121,7 +125,11 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, fmt.Errorf("start time: %w", err)
 	}
-	return Stat{Comm: string(b[open+1 : end]), State: rest[0][0], PPID: ppid, Start: start}, nil
+	flags, err := strconv.ParseUint(string(rest[6]), 10, 64)
+	if err != nil {
+		return Stat{}, fmt.Errorf("flags: %w", err)
+	}
+	return Stat{Comm: string(b[open+1 : end]), State: rest[0][0], PPID: ppid, Start: start, Kernel: flags&pfKthread != 0}, nil
 }
 
 // Status is the part of /proc/PID/status that is needed.

@@ -21,6 +21,7 @@ func TestParseStat(t *testing.T) {
 		{"name with blanks and parentheses", "42 (a) b (c)" + rest, Stat{Comm: "a) b (c", State: 'S', PPID: 41, Start: 38267}, true},
 		{"name with a newline", "42 (a\nb)" + rest, Stat{Comm: "a\nb", State: 'S', PPID: 41, Start: 38267}, true},
 		{"empty name", "42 ()" + rest, Stat{State: 'S', PPID: 41, Start: 38267}, true},
+		{"kernel thread", "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4 0 0", Stat{Comm: "kthreadd", State: 'S', Start: 4, Kernel: true}, true},
 		{"no name", "42 vllm" + rest, Stat{}, false},
 		{"cut", "42 (vllm) S 41 42", Stat{}, false},
 		{"parent is no number", "42 (vllm) S x" + rest[5:], Stat{}, false},

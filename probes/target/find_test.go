@@ -30,6 +30,7 @@ type made struct {
 	env       string
 	cgroup    string
 	ports     map[int]uint64 // port -> inode
+	flags     uint64
 }
 
 func newTree(t *testing.T) *tree { return &tree{t, t.TempDir()} }
@@ -58,7 +59,7 @@ func (tr *tree) link(name, to string) {
 
 func (tr *tree) add(m made) {
 	dir := fmt.Sprint(m.pid)
-	tr.write(dir+"/stat", fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0", m.pid, m.comm, m.ppid, m.pid*10))
+	tr.write(dir+"/stat", fmt.Sprintf("%d (%s) S %d 1 1 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0", m.pid, m.comm, m.ppid, m.flags, m.pid*10))
 	tr.write(dir+"/status", fmt.Sprintf("Tgid:\t%d\nNSpid:\t%d\t%d\nSeccomp:\t2\n", m.pid, m.pid, m.pid%100))
 	tr.write(dir+"/cmdline", strings.ReplaceAll(m.args, " ", "\x00")+"\x00")
 	tr.write(dir+"/environ", strings.ReplaceAll(m.env, " ", "\x00")+"\x00")
@@ -96,7 +97,8 @@ var pythonMaps = []string{"/usr/bin/python3.12", site + "/vllm/_C.abi3.so", site
 func TestFindWithoutInterpreter(t *testing.T) {
 	tr := newTree(t)
 	tr.add(made{pid: 1, comm: "init", maps: []string{"/sbin/init"}})
-	tr.add(made{pid: 2, comm: "kthreadd"})
+	tr.add(made{pid: 2, comm: "kthreadd", flags: 0x208040})
+	tr.add(made{pid: 3, comm: "vllm"}) // killed, on its way out
 	tr.add(made{pid: 50, ppid: 1, comm: "python3", args: "python3 other.py", maps: []string{"/usr/bin/python3.12"}})
 	tr.add(made{pid: 100, ppid: 1, comm: "vllm", args: "/venv/bin/python /venv/bin/vllm serve org/model --served-model-name front --api-key secret --disable-log-stats",
 		maps: pythonMaps, env: "OTEL_SERVICE_NAME=svc OTEL_RESOURCE_ATTRIBUTES=k=v HF_HOME=/cache SECRET=x", cgroup: "0::/docker/" + contain + "\n", ports: map[int]uint64{8000: 77}})
@@ -173,7 +175,7 @@ func TestFindWithoutInterpreter(t *testing.T) {
 		err  error
 		text string
 	}{
-		1: {ErrNotEngine, "no Python interpreter"}, 2: {ErrNotEngine, "a kernel thread"}, 200: {ErrNotEngine, "imported"}, 999: {ErrNoProcess, "no such process"},
+		1: {ErrNotEngine, "no Python interpreter"}, 2: {ErrNotEngine, "a kernel thread"}, 3: {ErrGone, "ended while it was looked at"}, 200: {ErrNotEngine, "imported"}, 999: {ErrNoProcess, "no such process"},
 	} {
 		got, err := tr.finder().ByPID(context.Background(), pid)
 		if got != nil || !errors.Is(err, want.err) || !strings.Contains(err.Error(), want.text) || strings.Contains(err.Error(), "\n") {

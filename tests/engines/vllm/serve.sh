@@ -47,6 +47,12 @@ running() {
 stop() {
 	local pid=$1 p tree=() alive i
 	running "$pid" || return 0
+	# One that was killed has no command line while it goes.
+	for ((i = 0; i < 150; i++)); do
+		[ -z "$(tr -d '\0' <"/proc/$pid/cmdline" 2>/dev/null)" ] || break
+		running "$pid" || return 0
+		sleep 0.2
+	done
 	# The command line of the API server names the model; anything else is not ours to end.
 	tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF "$MODEL" || die "process $pid is not the engine that this script starts"
 	for p in $(descendants "$pid"); do tree+=("$p:$(starttime "$p")"); done
