@@ -101,10 +101,10 @@ type Correlator struct {
 
 	engines []*engine // in order of appearance
 
-	reqs    reqList // live requests, in order of arrival
+	reqs    list[request, *request] // live requests, in order of arrival
 	held    []*request
-	waiting []*request // finished, their last message not delivered yet
-	exs     exList     // live exchanges, in order of beginning
+	waiting []*request                // finished, their last message not delivered yet
+	exs     list[exchange, *exchange] // live exchanges, in order of beginning
 	ended   []*exchange
 
 	losses   uint64      // moves when records were lost that could matter

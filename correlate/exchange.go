@@ -96,44 +96,8 @@ type exchange struct {
 	reqs    []*request
 	left    int // requests that were exported before
 	evicted bool
-	live    bool
 
-	prev, next *exchange
-}
-
-// exList is a list of exchanges in order of beginning.
-type exList struct {
-	head, tail *exchange
-	n          int
-}
-
-func (l *exList) push(x *exchange) {
-	x.prev, x.live = l.tail, true
-	if l.tail != nil {
-		l.tail.next = x
-	} else {
-		l.head = x
-	}
-	l.tail = x
-	l.n++
-}
-
-func (l *exList) remove(x *exchange) {
-	if !x.live {
-		return
-	}
-	if x.prev != nil {
-		x.prev.next = x.next
-	} else {
-		l.head = x.next
-	}
-	if x.next != nil {
-		x.next.prev = x.prev
-	} else {
-		l.tail = x.prev
-	}
-	x.prev, x.next, x.live = nil, nil, false
-	l.n--
+	links[exchange]
 }
 
 func (c *Correlator) exchangeBegin(s *signal.ExchangeBegin) {

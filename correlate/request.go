@@ -77,7 +77,6 @@ type request struct {
 	waiting bool // ended, delivery of the last message outstanding
 	done    bool
 	doneAt  signal.Mono
-	live    bool
 	evicted bool
 	counted bool // in the metrics of finished requests
 	losses  uint64
@@ -89,7 +88,7 @@ type request struct {
 	decodes int // DECODE events among events
 	dropped int
 
-	prev, next *request
+	links[request]
 }
 
 // output is an output of a request that may turn out to be its last.
@@ -105,41 +104,6 @@ type output struct {
 // front end finds the stop, so the core may be this many steps ahead. Of a request
 // seen from its middle they are kept too, until what was read from memory comes.
 const recentOutputs = 8
-
-// reqList is a list of requests in order of arrival.
-type reqList struct {
-	head, tail *request
-	n          int
-}
-
-func (l *reqList) push(r *request) {
-	r.prev, r.live = l.tail, true
-	if l.tail != nil {
-		l.tail.next = r
-	} else {
-		l.head = r
-	}
-	l.tail = r
-	l.n++
-}
-
-func (l *reqList) remove(r *request) {
-	if !r.live {
-		return
-	}
-	if r.prev != nil {
-		r.prev.next = r.next
-	} else {
-		l.head = r.next
-	}
-	if r.next != nil {
-		r.next.prev = r.prev
-	} else {
-		l.tail = r.prev
-	}
-	r.prev, r.next, r.live = nil, nil, false
-	l.n--
-}
 
 func (c *Correlator) requestAdded(s *signal.RequestAdded) {
 	e := c.engine(s.Core.Engine)
