@@ -350,11 +350,16 @@ func (l *Live) Losses() []signal.LossCount {
 	if err != nil {
 		return nil
 	}
-	var out []signal.LossCount
+	return append(lossCounts(lost), signal.LossCount{Reason: "malformed", N: l.bad})
+}
+
+// lossCounts names the kernel's totals.
+func lossCounts(lost [event.LossReasons]uint64) []signal.LossCount {
+	out := make([]signal.LossCount, 0, len(lost)+1)
 	for i, n := range lost {
 		out = append(out, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
 	}
-	return append(out, signal.LossCount{Reason: "malformed", N: l.bad})
+	return out
 }
 
 // Traps returns how often each BPF program ran; counting needs bpf.EnableStats.

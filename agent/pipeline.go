@@ -94,10 +94,7 @@ func (p *Pipeline) Record(r *event.Record) error {
 		p.last = t
 	}
 	if r.Kind == event.KindLoss {
-		p.kernel = p.kernel[:0]
-		for i, n := range r.Lost {
-			p.kernel = append(p.kernel, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
-		}
+		p.kernel = lossCounts(r.Lost)
 	}
 	p.dec.Record(r, p.put)
 	return nil

@@ -83,7 +83,7 @@ func attach(t Tracer, p *target.Process, probes []Probe, role bpf.Role) (_ *Proc
 			return
 		}
 		// Whatever failed, the exit of the process explains it.
-		if (a.gone() || withoutMemory(p.PID)) && !errors.Is(err, ErrExited) {
+		if (a.gone() || procfs.FS{}.Exiting(p.PID)) && !errors.Is(err, ErrExited) {
 			err = fmt.Errorf("%w: %w", ErrExited, err)
 		}
 		err = fmt.Errorf("attaching to process %d (%s): %w", p.PID, p.Role, errors.Join(err, a.Close()))
@@ -160,13 +160,6 @@ func (a *Process) gone() bool {
 	gone := false
 	_ = conn.Control(func(fd uintptr) { gone = readable(fd) })
 	return gone
-}
-
-// withoutMemory reports whether a process has given up its memory: one that was
-// killed does so some time before it counts as exited.
-func withoutMemory(pid int) bool {
-	maps, err := procfs.FS{}.Maps(pid)
-	return errors.Is(err, procfs.ErrGone) || err == nil && len(maps) == 0
 }
 
 func readable(fd uintptr) bool {

@@ -246,3 +246,17 @@ func (f FS) Env(pid int, names ...string) (map[string]string, error) {
 	}
 	return out, nil
 }
+
+// Exiting reports whether a process has ended or is about to: one that was killed
+// gives up its memory some time before it counts as ended.
+func (f FS) Exiting(pid int) bool {
+	st, err := f.Stat(pid)
+	if err != nil {
+		return errors.Is(err, ErrGone)
+	}
+	if st.State == 'Z' || st.State == 'X' {
+		return true
+	}
+	maps, err := f.Maps(pid)
+	return errors.Is(err, ErrGone) || err == nil && len(maps) == 0 && !st.Kernel
+}

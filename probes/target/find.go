@@ -129,7 +129,7 @@ func (f Finder) ByPID(ctx context.Context, pid int) (*Engine, error) {
 		return e, nil
 	}
 	now, err := f.Proc.Stat(pid)
-	if err != nil || now.Start != before.Start || now.State == 'Z' || now.State == 'X' || f.exiting(pid, now) {
+	if err != nil || now.Start != before.Start || f.Proc.Exiting(pid) {
 		return nil, fmt.Errorf("process %d (%s) ended while it was looked at: %w", pid, before.Comm, ErrGone)
 	}
 	if reason == "" {
@@ -140,13 +140,6 @@ func (f Finder) ByPID(ctx context.Context, pid int) (*Engine, error) {
 		}
 	}
 	return nil, fmt.Errorf("process %d (%s): %w: %s", pid, before.Comm, ErrNotEngine, reason)
-}
-
-// exiting reports whether a process has given up its memory: one that was killed
-// is in that state for a while.
-func (f Finder) exiting(pid int, st procfs.Stat) bool {
-	maps, err := f.Proc.Maps(pid)
-	return err == nil && len(maps) == 0 && !st.Kernel
 }
 
 // alive checks that the process and the cores of its engine still run.
