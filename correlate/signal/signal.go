@@ -64,6 +64,14 @@ type Process struct {
 	PID      uint32
 	Role     string
 	Resource []KV
+	// NSPID is the PID that the process itself sees, 0 if not known; its main thread
+	// has the same number.
+	NSPID uint32
+	// Ranks, where the engine has such a dimension.
+	TensorRank   Opt[int64]
+	PipelineRank Opt[int64]
+	DataRank     Opt[int64]
+	HostID       string // as the engine names its host, "" if not known
 }
 
 // KV is a resource attribute. Value is a string, int64, float64, bool or []string.
@@ -98,9 +106,12 @@ type RequestAdded struct {
 	Adapter      string   // name of the LoRA adapter asked for, "" if none
 	PromptTokens Opt[int64]
 	Param        Param
-	Client       int    // index of the front end that sent it
-	TraceParent  string // W3C header, "" if none
-	Known        bool   // false: built from a peek or from outputs, not seen arriving
+	Client       int        // index of the front end that sent it
+	TraceParent  string     // W3C header, "" if none
+	Known        bool       // false: built from a peek or from outputs, not seen arriving
+	PID          uint32     // front end that sent it, 0 if not known
+	Stream       Opt[bool]  // the client gets outputs as they come
+	Room         Opt[int64] // ties the two halves of a request that is prefilled elsewhere
 }
 
 // RequestAborted: a front end told the core to end requests. A client that went
@@ -143,6 +154,15 @@ type Output struct {
 	CachedTokens Opt[int64] // prompt tokens not computed again; known once per request
 	PromptTokens Opt[int64] // as the core counts them
 	Pooled       bool       // the result of a pooling request
+	Failure      *Failure   // why it was ended early, nil if it was not or the engine does not say
+}
+
+// Failure is the engine's account of a request that it ended early.
+type Failure struct {
+	Type    string // "abort"
+	Message string
+	Status  Opt[int64] // of HTTP
+	Err     string     // class of the error
 }
 
 // Finish says how a request ended.
