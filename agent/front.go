@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"inferspan/correlate/signal"
@@ -25,6 +24,7 @@ func (p *inside) lookAtFronts(ctx context.Context, e *target.Engine, taps map[ui
 		if (q.Role != target.RoleAPIServer && q.Role != target.RoleOffline) || q.Python.Problem != "" {
 			continue
 		}
+		p.first.add(q)
 		tap := taps[uint32(q.PID)] // here: the map changes when processes exit
 		p.done.Go(func() { p.front(ctx, q, tap, open) })
 	}
@@ -32,7 +32,8 @@ func (p *inside) lookAtFronts(ctx context.Context, e *target.Engine, taps map[ui
 
 // front looks into one front end until ctx ends or the process is gone.
 func (p *inside) front(ctx context.Context, proc *target.Process, tap process, open func(*python.Interp) (engine.Front, error)) {
-	in, front, err := openFront(ctx, proc.PID, open)
+	defer p.first.done(proc.PID)
+	in, front, err := openIn(ctx, &p.first, proc.PID, open)
 	if ctx.Err() != nil {
 		return
 	}
@@ -42,6 +43,7 @@ func (p *inside) front(ctx context.Context, proc *target.Process, tap process, o
 	}
 	w := p.attach(ctx, proc, in, front.Probes())
 	defer w.close()
+	p.first.done(proc.PID)
 	if w.interp == nil {
 		return
 	}
@@ -80,31 +82,6 @@ func (p *inside) front(ctx context.Context, proc *target.Process, tap process, o
 			_ = tap.AttachReceipts()
 		}
 	}
-}
-
-// openFront finds the front end of a process, which may still have to be made.
-func openFront(ctx context.Context, pid int, open func(*python.Interp) (engine.Front, error)) (*python.Interp, engine.Front, error) {
-	t := time.NewTicker(stateEvery)
-	defer t.Stop()
-	var last error
-	for range coreTries {
-		in, err := python.Open(pid)
-		if err == nil {
-			var front engine.Front
-			if front, err = open(in); err == nil {
-				return in, front, nil
-			}
-		}
-		if last = err; errors.Is(err, python.ErrGone) || errors.Is(err, python.ErrNotPython) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-t.C:
-		}
-	}
-	return nil, nil, last
 }
 
 // sees reports whether a detail's probes are in place and each of its watched

@@ -28,8 +28,15 @@ const requestsEvery = 50 * time.Millisecond
 // again has others.
 const checkEvery = 10 * time.Second
 
-// coreTries is how often a core that starts is looked for, stateEvery apart.
-const coreTries = 600
+// startWait is how long a core or a front end that starts is looked for.
+const startWait = 10 * time.Minute
+
+// configTries is how often a configuration is read again that could not be read whole,
+// stateEvery apart: what changes while it is looked at settles.
+const configTries = 10
+
+// configAtOnce is how often it is read again at once, some milliseconds each.
+const configAtOnce = 3
 
 // maxNotes bounds the notes that wait to be handed over.
 const maxNotes = 256
@@ -60,6 +67,7 @@ type inside struct {
 	opt     LiveOptions
 	trap    trap
 	closers closers
+	first   arrivals
 }
 
 // lookInside begins to look into the cores and front ends of an engine, whose other
@@ -73,6 +81,7 @@ func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, pr
 	}
 	for i := range e.Processes {
 		if q := &e.Processes[i]; q.Role == target.RoleCore && q.Python.Problem == "" {
+			p.first.add(q)
 			p.done.Go(func() { p.core(ctx, q, open) })
 		}
 	}
@@ -106,7 +115,8 @@ func (p *inside) take(put func(*event.Record) error) error {
 // core looks into one core until ctx ends or the process is gone.
 func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	pid := uint32(proc.PID)
-	in, pk, err := p.open(ctx, proc.PID, open)
+	defer p.first.done(proc.PID)
+	in, pk, err := openIn(ctx, &p.first, proc.PID, open)
 	if ctx.Err() != nil {
 		return
 	}
@@ -114,10 +124,16 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	if err != nil {
 		return
 	}
+	// Before the probes: spans have the configuration, and steps that are made until the
+	// probes are in are known to be missing by the number of the latest one.
+	config := p.configure(ctx, pid, pk)
+	if s, err := pk.State(); err == nil {
+		p.send(ctx)(note.Put(note.KindState, pid, bpf.Monotonic(), s))
+	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
-	p.send(ctx)(note.Put(note.KindConfig, pid, bpf.Monotonic(), pk.Config()))
 	p.requests(ctx, pid, pk.Requests)
+	p.first.done(proc.PID)
 	// A core in a program sends no messages: its requests are seen only by looking.
 	look := make(<-chan time.Time)
 	if proc.InProcess {
@@ -138,6 +154,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 			w.refresh(ctx)
 		case <-state.C:
 			w.tick(ctx)
+			config.again(ctx)
 			s, err := pk.State()
 			if errors.Is(err, python.ErrGone) {
 				return
@@ -146,6 +163,42 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 				p.send(ctx)(note.Put(note.KindState, pid, bpf.Monotonic(), s))
 			}
 		}
+	}
+}
+
+// configuring is the configuration of a core as far as it has been read.
+type configuring struct {
+	inside *inside
+	pid    uint32
+	read   func() note.Config
+	config note.Config
+	tries  int
+}
+
+// configure sends the configuration of a core.
+func (p *inside) configure(ctx context.Context, pid uint32, pk engine.Peeker) *configuring {
+	c := &configuring{inside: p, pid: pid, read: pk.Config, config: pk.Config()}
+	for range configAtOnce {
+		if len(c.config.Missing) > 0 {
+			c.config.Complete(pk.Config())
+		}
+	}
+	c.send(ctx)
+	return c
+}
+
+func (c *configuring) send(ctx context.Context) {
+	c.inside.send(ctx)(note.Put(note.KindConfig, c.pid, bpf.Monotonic(), c.config))
+}
+
+// again reads what could not be read before, and sends another note if there is more.
+func (c *configuring) again(ctx context.Context) {
+	if len(c.config.Missing) == 0 || c.tries >= configTries {
+		return
+	}
+	c.tries++
+	if c.config.Complete(c.read()) {
+		c.send(ctx)
 	}
 }
 
@@ -169,31 +222,6 @@ func text(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// open finds the core of a process, which may still have to be made.
-func (p *inside) open(ctx context.Context, pid int, open opener) (*python.Interp, engine.Peeker, error) {
-	t := time.NewTicker(stateEvery)
-	defer t.Stop()
-	var last error
-	for range coreTries {
-		in, err := python.Open(pid)
-		if err == nil {
-			var pk engine.Peeker
-			if pk, err = open(in); err == nil {
-				return in, pk, nil
-			}
-		}
-		if last = err; errors.Is(err, python.ErrGone) || errors.Is(err, python.ErrNotPython) {
-			return nil, nil, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-t.C:
-		}
-	}
-	return nil, nil, last
 }
 
 // probe sends a note about probes.

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"inferspan/bpf"
@@ -42,6 +43,9 @@ const lossEvery = 50 * time.Millisecond
 // answer is how long the end of the context may go unnoticed.
 const answer = 100 * time.Millisecond
 
+// answerFirst is how long it may go unnoticed that the probes are in.
+const answerFirst = 10 * time.Millisecond
+
 // LiveOptions are options of Open.
 type LiveOptions struct {
 	Content bool // copy whole responses
@@ -53,6 +57,10 @@ type LiveOptions struct {
 	// Budget is what probes on interpreters may cost each process; the zero value is
 	// governor.DefaultBudget.
 	Budget governor.Budget
+	// Run calls Attached once, when each interpreter has its probes or will have none, or
+	// has not got them in time; the argument tells those that are still without. If that
+	// takes long, it calls Waiting before, with those that it waits for. Nil is none.
+	Attached, Waiting func([]Awaited)
 }
 
 // Live is an engine with probes attached. It is for one goroutine; Run may be called
@@ -63,7 +71,8 @@ type Live struct {
 	probes map[uint32]process
 	scrub  *httptap.Scrubber
 	opt    LiveOptions
-	inside *inside         // while Run runs
+	inside *inside // while Run runs
+	ready  readiness
 	bad    uint64          // records that did not decode
 	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
 	lost   [event.LossReasons]uint64
@@ -100,19 +109,26 @@ func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
 	return l, nil
 }
 
-// attach puts probes into every process that has something to see. Without an
-// engine core or an API server attached there is nothing to report.
+// attach puts probes into every process that has something to see, into all at once: the
+// first messages of one are then seen in the other too. Without an engine core or an API
+// server attached there is nothing to report.
 func (l *Live) attach() error {
+	n := len(l.Engine.Processes)
+	made, errs := make([]*attach.Process, n), make([]error, n)
+	var all sync.WaitGroup
 	for i := range l.Engine.Processes {
-		p := &l.Engine.Processes[i]
-		a, err := attach.Attach(l.objs, p)
-		if errors.Is(err, attach.ErrNothing) {
-			continue
+		all.Go(func() { made[i], errs[i] = attach.Attach(l.objs, &l.Engine.Processes[i]) })
+	}
+	all.Wait()
+	for i, a := range made {
+		if a != nil {
+			l.probes[uint32(l.Engine.Processes[i].PID)] = a
 		}
-		if err != nil {
+	}
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, attach.ErrNothing) {
 			return err
 		}
-		l.probes[uint32(p.PID)] = a
 	}
 	if len(l.probes) == 0 {
 		return fmt.Errorf("attaching to process %d: %w", l.Engine.Processes[0].PID, attach.ErrNothing)
@@ -198,7 +214,11 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 	nextClock := bpf.Monotonic() + uint64(clockEvery)
 	var nextLoss uint64
 	for ctx.Err() == nil {
-		rd.SetDeadline(time.Now().Add(answer))
+		wait := answer
+		if !l.ready.end {
+			wait = answerFirst
+		}
+		rd.SetDeadline(time.Now().Add(wait))
 		var now uint64
 		err := rd.Read(&rec)
 		switch {
@@ -217,6 +237,7 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 		if err := l.inside.take(put); err != nil {
 			return err
 		}
+		l.ready.look(&l.inside.first, &l.opt, time.Now())
 		if now >= nextClock {
 			nextClock, nextLoss = now+uint64(clockEvery), now+uint64(lossEvery)
 			if err := l.tick(put); err != nil {

@@ -18,6 +18,7 @@ type detail struct {
 	reason   string      // why inactive
 	changes  [2]uint64   // to inactive, to active
 	inactive map[uint32]string
+	first    map[uint32]signal.Mono // when it was first active in a process
 }
 
 func (e *engine) detail(name string) *detail {
@@ -39,12 +40,15 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 		if len(e.details) >= maxDetails {
 			return
 		}
-		e.details = append(e.details, detail{name: s.Probe, inactive: map[uint32]string{}})
+		e.details = append(e.details, detail{name: s.Probe, inactive: map[uint32]string{}, first: map[uint32]signal.Mono{}})
 		d = &e.details[len(e.details)-1]
 	}
 	if s.Active {
 		d.changes[1]++
 		delete(d.inactive, s.PID)
+		if d.first[s.PID] == 0 && len(d.first) < maxDetails {
+			d.first[s.PID] = s.At
+		}
 	} else {
 		d.changes[0]++
 		if len(d.inactive) < maxDetails {
@@ -111,12 +115,16 @@ func (c *Correlator) note(s *signal.ProbeChange, word string) {
 	if !s.Active && s.Reason != "" {
 		text += ": " + s.Reason
 	}
+	c.addNote(s.At, text)
+}
+
+func (c *Correlator) addNote(at signal.Mono, text string) {
 	if len(c.notes) >= maxNotes {
 		return
 	}
 	n := Note{Text: text}
 	if c.clock.ok {
-		n.At = c.clock.wall(s.At)
+		n.At = c.clock.wall(at)
 	}
 	c.notes = append(c.notes, n)
 }
@@ -125,17 +133,38 @@ func (c *Correlator) note(s *signal.ProbeChange, word string) {
 // were taken out, and put in again.
 func (c *Correlator) Notes() []Note { return append([]Note(nil), c.notes...) }
 
-// lostDetail returns why a detail was not seen during r, "" if it was, or if it
+// lostDetail returns why a detail was not seen during all of r, "" if it was, or if it
 // never was: then the capability report says so.
 func (r *request) lostDetail(name string) string {
 	d := r.core.eng.detail(name)
-	if d == nil || !d.was || (d.active && d.lastOff < r.added) {
+	switch {
+	case d == nil || !d.was:
 		return ""
-	}
-	if d.reason == "" {
+	case !d.active && d.reason != "":
+		return "the probes were taken out: " + d.reason
+	case !d.active || d.lastOff >= r.added:
 		return "the probes were taken out meanwhile"
+	case d.late(r):
+		return "it began before the probes were in"
 	}
-	return "the probes were taken out: " + d.reason
+	return ""
+}
+
+// late: d's probes came after r had begun, in the process of r's core if that has some.
+func (d *detail) late(r *request) bool {
+	began := r.added
+	if r.arrival != 0 && r.offOK {
+		began = min(began, signal.Mono(int64(r.arrival)-r.off))
+	}
+	if at := d.first[r.core.PID]; at != 0 {
+		return began < at
+	}
+	for _, at := range d.first {
+		if began >= at {
+			return false
+		}
+	}
+	return true
 }
 
 // noteUnavailable names the attributes that r would have but for probes that were

@@ -142,6 +142,9 @@ func (c *Correlator) engineState(s *signal.EngineState) {
 	e := c.engine(s.Core.Engine)
 	e.seen.State = true
 	co := e.core(s.Core)
+	if t := &co.steps; !t.ever && !t.base.OK {
+		t.base = notNegative(s.Step)
+	}
 	co.m.peek = gauges{running: notNegative(s.Running), waiting: notNegative(s.Waiting), usage: share(s.KVUsage)}
 	if s.Blocks.OK && s.FreeBlocks.OK {
 		co.m.setBlocks(s.Blocks.V, s.FreeBlocks.V)

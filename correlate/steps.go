@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"cmp"
+	"fmt"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
@@ -24,6 +25,7 @@ type stepTrack struct {
 	losses uint64 // those of the correlator at the last step
 	holes  uint64 // moves when steps, or requests of a step, were not seen
 	missed uint64
+	base   signal.Opt[int64] // the latest one when the core was looked at, before probes showed any
 
 	duration, gap, requests histogram
 	tokens                  [len(stepKinds)]histogram
@@ -158,13 +160,17 @@ func (c *Correlator) step(s *signal.Step) {
 func (c *Correlator) follow(t *stepTrack, s *signal.Step) bool {
 	consecutive := t.seen
 	switch {
+	case !t.ever:
+		if t.base.OK && s.Number.OK && !s.Counted {
+			c.missedFirst(t, s, s.Number.V-t.base.V-1)
+		}
 	case !t.seen:
 	case t.number.OK && s.Number.OK:
 		d := s.Number.V - t.number.V
 		if consecutive = d == 1; !consecutive {
 			t.holes++
 			// Numbers that jump further, or back, are those of another count.
-			if d > 1 && d < 1<<20 {
+			if d > 1 && d < maxMissed {
 				t.missed += uint64(d - 1)
 			}
 		}
@@ -177,6 +183,20 @@ func (c *Correlator) follow(t *stepTrack, s *signal.Step) bool {
 		t.holes++
 	}
 	return consecutive
+}
+
+// maxMissed bounds the steps that are taken for missed between two that were seen.
+const maxMissed = 1 << 20
+
+// missedFirst notes the n steps before s, the first one seen, that were made after the
+// core was looked at.
+func (c *Correlator) missedFirst(t *stepTrack, s *signal.Step, n int64) {
+	if n <= 0 || n >= maxMissed {
+		return
+	}
+	t.missed += uint64(n)
+	t.holes++
+	c.addNote(cmp.Or(s.Schedule, s.Update), fmt.Sprintf("steps of process %d made before its probes were in, and not seen: %d", s.Core.PID, n))
 }
 
 // find returns the request of that id, running or just over.

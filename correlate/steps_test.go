@@ -405,3 +405,62 @@ func TestInProcessEngine(t *testing.T) {
 		})
 	}
 }
+
+// Steps that are made between the first look at a core and the first step seen are
+// counted, and requests that may lack something by that say so.
+func TestStepsBeforeProbes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		base   signal.Opt[int64] // latest step at the first look
+		first  int64             // step seen
+		since  float64           // when the probes were in
+		missed float64
+		why    []string
+	}{
+		{"none", signal.Some[int64](10), 11, 90, 0, nil},
+		{"one was under way", signal.Some[int64](11), 11, 90, 0, nil},
+		{"two before the request, one of it", signal.Some[int64](8), 12, 105, 3, []string{
+			"gen_ai.latency.time_in_queue: it began before the probes were in", "gen_ai.latency.time_in_model_prefill: it began before the probes were in",
+			"gen_ai.latency.time_in_model_inference: it began before the probes were in", "inferspan.steps.count: it began before the probes were in"}},
+		{"another count", signal.Some[int64](1 << 30), 11, 90, 0, nil},
+		{"not known", signal.Opt[int64]{}, 12, 105, 0, []string{
+			"gen_ai.latency.time_in_queue: it began before the probes were in", "gen_ai.latency.time_in_model_prefill: it began before the probes were in",
+			"gen_ai.latency.time_in_model_inference: it began before the probes were in", "inferspan.steps.count: it began before the probes were in"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := chunked().silently()
+			for n := int64(11); n < c.first; n++ {
+				s.drop(n)
+			}
+			s.sig = slices.Insert(s.sig, 2,
+				signal.Signal(&signal.EngineConfig{At: at(49), Core: testCore, LogStats: signal.Some(false)}),
+				signal.Signal(&signal.EngineState{At: at(50), Core: testCore, Step: c.base}))
+			i := slices.IndexFunc(s.sig, func(x signal.Signal) bool { _, ok := x.(*signal.Step); return ok })
+			s.sig = slices.Insert(s.sig, i, signal.Signal(&signal.ProbeChange{At: at(c.since), Engine: 1, PID: corePID, Probe: signal.DetailSteps, Active: true}))
+			o := NewOptions()
+			o.Steps = StepsRefs
+			trees, _, m, cor := collect(t, o, s.sig)
+			q := one(t, trees, "llm_request")
+			var why any
+			if c.why != nil {
+				why = c.why
+			}
+			wantAttrs(t, q, map[string]any{"inferspan.unavailable": why})
+			if got := point(t, m, "inferspan_steps_missed"); got != c.missed {
+				t.Errorf("%v steps missed, want %v", got, c.missed)
+			}
+			var notes []string
+			for _, n := range cor.Notes() {
+				notes = append(notes, n.Text)
+			}
+			var want []string
+			if c.missed > 0 {
+				want = []string{fmt.Sprintf("steps of process 200 made before its probes were in, and not seen: %v", c.missed)}
+			}
+			if !slices.Equal(notes, want) {
+				t.Errorf("notes %q, want %q", notes, want)
+			}
+			conforms(t, trees[0], o)
+		})
+	}
+}

@@ -52,7 +52,7 @@ func (c *Correlator) view(r *request) view {
 	if !r.arrivalSeen && !(r.peeked && r.arrival != 0) {
 		v.partial.add(PartialArrival)
 	}
-	if r.outputs > 0 && !r.firstOK {
+	if r.outputs > 0 && !r.firstOK || r.bySteps && !r.steps.fromStart {
 		v.partial.add(PartialOutputs)
 	}
 	if r.end == endDetached || r.end == endLost || r.end == endEvicted {

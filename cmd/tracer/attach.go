@@ -49,8 +49,17 @@ exports its requests as they finish. Without an output it prints a line per requ
 			if err != nil {
 				return err
 			}
-			live, err := openLive(cmd.Context(), pid, lo)
-			if err != nil {
+			var (
+				live *agent.Live
+				caps []target.Capability
+			)
+			attachLines(cmd.ErrOrStderr(), &lo, &live, func() {
+				width := term.OptionsFor(cmd.ErrOrStderr()).Width
+				for _, line := range notExact(live.Engine, caps) {
+					fmt.Fprintln(cmd.ErrOrStderr(), term.Wrap(line, "  ", width))
+				}
+			})
+			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
 				return err
 			}
 			defer live.Close()
@@ -75,13 +84,8 @@ exports its requests as they finish. Without an output it prints a line per requ
 			if out, err = o.open(cmd.Context(), cmd, p.Metrics); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
-			caps := target.Capabilities(live.Engine, host.Report{}, live.Probes())
+			caps = target.Capabilities(live.Engine, host.Report{}, live.Probes())
 			p.Capabilities(live.Engine, caps)
-			width := term.OptionsFor(cmd.ErrOrStderr()).Width
-			for _, line := range notExact(live.Engine, caps) {
-				fmt.Fprintln(cmd.ErrOrStderr(), term.Wrap(line, "  ", width))
-			}
 			loadTokens(live.Engine, p, opt)
 			err = live.Run(cmd.Context(), p, &exporter{out: out, p: p, every: uint64(o.every)})
 			p.Detach()

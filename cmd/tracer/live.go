@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -131,6 +132,34 @@ func attachedLine(l *agent.Live) string {
 		name += ", " + m
 	}
 	return fmt.Sprintf("attached to %s (%s)", term.Clean(name), strings.Join(roles, ", "))
+}
+
+// attachLines has the run say when the probes are in, and what it waits for if that
+// takes long. then is what follows; nil is nothing.
+func attachLines(w io.Writer, o *agent.LiveOptions, live **agent.Live, then func()) {
+	names := func(left []agent.Awaited) string {
+		var out []string
+		for _, a := range left {
+			out = append(out, a.String())
+		}
+		return strings.Join(out, ", ")
+	}
+	o.Waiting = func(left []agent.Awaited) {
+		fmt.Fprintf(w, "waiting for the probes on the interpreter of %s\n", names(left))
+	}
+	o.Attached = func(left []agent.Awaited) {
+		fmt.Fprintln(w, attachedLine(*live))
+		starting := func(a agent.Awaited) bool { return a.Starting }
+		if late := slices.DeleteFunc(slices.Clone(left), starting); len(late) > 0 {
+			fmt.Fprintf(w, "  no probes on the interpreter of %s yet: until then steps and exact times are not seen\n", names(late))
+		}
+		if some := slices.DeleteFunc(left, func(a agent.Awaited) bool { return !a.Starting }); len(some) > 0 {
+			fmt.Fprintf(w, "  still starting: %s\n", names(some))
+		}
+		if then != nil {
+			then()
+		}
+	}
 }
 
 // endLine ends what a terminal shows of an interrupt ("^C") before the next line.

@@ -73,8 +73,9 @@ With --out it also writes, to a folder:
 			if err != nil {
 				return err
 			}
-			live, err := openLive(cmd.Context(), pid, lo)
-			if err != nil {
+			var live *agent.Live
+			attachLines(cmd.ErrOrStderr(), &lo, &live, nil)
+			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
 				return err
 			}
 			defer live.Close()
@@ -103,7 +104,6 @@ With --out it also writes, to a folder:
 			if out, err = o.open(cmd.Context(), cmd, p.Metrics); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
 			loadTokens(live.Engine, p, opt)
 			caps := target.Capabilities(live.Engine, host.Report{}, live.Probes())
 			p.Capabilities(live.Engine, caps)

@@ -53,8 +53,9 @@ Credentials in headers are never recorded.`,
 			if err != nil {
 				return err
 			}
-			live, err := openLive(cmd.Context(), pid, lo)
-			if err != nil {
+			var live *agent.Live
+			attachLines(cmd.ErrOrStderr(), &lo, &live, nil)
+			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
 				return err
 			}
 			defer live.Close()
@@ -74,7 +75,6 @@ Credentials in headers are never recorded.`,
 				n, recs := w.Size()
 				return and(fmt.Sprintf("recording process %d: %d records, %s", pid, recs, bytesText(n)), term.Losses(live.Losses()))
 			}}
-			fmt.Fprintln(cmd.ErrOrStderr(), attachedLine(live))
 			ctx, cancel := runContext(cmd.Context(), duration)
 			defer cancel()
 			err = live.Run(ctx, agent.NewRecorder(w, redact), p)

@@ -9,6 +9,8 @@ package note
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 
 	"inferspan/bpf/event"
 )
@@ -49,6 +51,28 @@ type Config struct {
 	LoRA             *bool   `json:"lora,omitempty"`
 	// Missing says what could not be read, and why.
 	Missing map[string]string `json:"missing,omitempty"`
+}
+
+// Complete takes what c lacks from another reading of the same core, and reports
+// whether there was anything.
+func (c *Config) Complete(other Config) bool {
+	mine, more := reflect.ValueOf(c).Elem(), reflect.ValueOf(other)
+	var took bool
+	for i := range mine.NumField() {
+		if f := mine.Field(i); f.Kind() == reflect.Pointer && f.IsNil() && !more.Field(i).IsNil() {
+			f.Set(more.Field(i))
+			took = true
+		}
+	}
+	// What is missing is missing in both.
+	missing := maps.Clone(c.Missing)
+	maps.DeleteFunc(missing, func(name, _ string) bool { return other.Missing[name] == "" })
+	if len(missing) == 0 {
+		missing = nil
+	}
+	took = took || len(missing) < len(c.Missing)
+	c.Missing = missing
+	return took
 }
 
 // Requests are requests that a core had. Many come in several notes.

@@ -1,0 +1,30 @@
+"""A program that uses the engine as a library.
+
+It says "ready" when the engine is, reads lines "REQUESTS TOKENS" from its input, and
+after each generates that many tokens for that many prompts of various lengths. For
+each line it prints a JSON list of what came of the requests. It ends with its input.
+"""
+
+import json
+import os
+import sys
+
+
+def main():
+    # The engine prints to the standard output too.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    from vllm import LLM, SamplingParams
+
+    options = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    llm = LLM(model=sys.argv[1], load_format="dummy", dtype="bfloat16", max_model_len=1024, enforce_eager=True, **options)
+    print("ready", file=out)
+    for line in sys.stdin:
+        n, tokens = map(int, line.split())
+        prompts = ["say " + "and so on " * (5 * (i % 7)) + str(i) for i in range(n)]
+        results = llm.generate(prompts, SamplingParams(max_tokens=tokens, ignore_eos=True), use_tqdm=False)
+        print(json.dumps([{"id": r.request_id, "prompt": len(r.prompt_token_ids), "output": len(r.outputs[0].token_ids)} for r in results]), file=out)
+
+
+if __name__ == "__main__":
+    main()

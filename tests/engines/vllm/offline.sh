@@ -1,0 +1,13 @@
+#!/bin/bash
+# Runs offline.py with the engine that install.sh put into the cache folder.
+#
+# usage: offline.sh [OPTIONS OF vllm.LLM, AS JSON]
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/env.sh"
+[ -x "$VENV/bin/vllm" ] && [ -f "$MODEL/config.json" ] || die "no engine in $CACHE: run install.sh first"
+
+# As in serve.sh.
+export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1} VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1
+exec "$VENV/bin/python" "$here/offline.py" "$MODEL" "$@"
