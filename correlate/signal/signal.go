@@ -32,9 +32,14 @@ type EngineID uint32
 // Core names one engine core of an engine: with data parallelism there are several.
 type Core struct {
 	Engine EngineID
-	Index  int    // the engine's own index, 0 without data parallelism
+	Index  int    // the engine's own index, 0 without data parallelism; CoreUnknown
 	PID    uint32 // process of the core
 }
+
+// CoreUnknown is the Index, with PID 0, where it is not known yet which core of
+// several a request goes to, or was told something: the request's id is unique in
+// the engine then, and its first sign in a core says which.
+const CoreUnknown = -1
 
 // Signal is one of the pointer types below.
 type Signal interface{ isSignal() }

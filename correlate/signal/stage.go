@@ -14,8 +14,17 @@ type Stage struct {
 	Round   Opt[int64] // which of several of its name it is, where the engine counts them
 	Retract bool       // it belongs to a run after the request was put back
 	// Method says how a stamp was derived that the engine does not keep, "" if none was.
-	Method string
+	Method     string
+	Drafts     Opt[int64] // draft tokens that were accepted, of "spec_verify"
+	MicroBatch Opt[int64] // number of the pipeline's micro-batch, of "run_batch_cpu"
 }
+
+// Names of marks.
+const (
+	MarkSchedule = "schedule" // it is in a batch that is about to run
+	MarkRetract  = "retract"  // it was put back
+	MarkComplete = "complete" // the thread was done with it, by its own stamp
+)
 
 // Mark is something that happened to a request in one thread of the engine at one
 // moment.
@@ -24,7 +33,7 @@ type Mark struct {
 	Engine EngineID
 	PID    uint32
 	ID     string // RequestAdded.ID
-	Name   string // "schedule": it is in a batch that is about to run; "retract": it was put back
+	Name   string // one of the Mark names
 	Method string // as in Stage
 	// Of the batch, with "schedule".
 	Batch Opt[int64] // the engine's count of batches

@@ -83,6 +83,11 @@ type EngineState struct {
 	Blocks     Opt[int64]   // that can be used
 	KVUsage    Opt[float64] // share in use, 0 to 1, as the engine works it out
 	Step       Opt[int64]   // number of the latest step
+	UsedTokens Opt[int64]   // tokens in the KV cache that are in use
+	// What the engine last worked out for its own reports.
+	Throughput   Opt[float64] // tokens generated per second
+	HitRate      Opt[float64] // share of prompt tokens found in the prefix cache, 0 to 1
+	AcceptLength Opt[float64] // tokens per check of drafts
 }
 
 // ProbeChange: probes that gave a kind of detail were put in, taken out, or could
