@@ -48,6 +48,10 @@ chaos: pythons ## read interpreters that change all the time, DURATION in all, b
 engine: ## install the real engine for tests into the cache folder
 	$(ENGINE)/install.sh
 
+.PHONY: engine-sglang
+engine-sglang: ## install SGLang for tests, SGLANG=0.5.23 or 0.5.5 (with PD=1 its KV transfer too)
+	VERSION=$(or $(SGLANG),0.5.23) tests/engines/sglang/install.sh
+
 .PHONY: captures
 captures: build engine ## record the scenarios again: tests/captures/*.isr and their goldens (root)
 	tests/captures/make.sh

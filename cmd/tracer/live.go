@@ -121,7 +121,7 @@ func attachedLine(l *agent.Live) string {
 		}
 	}
 	for role, n := range count {
-		roles = append(roles, fmt.Sprintf("%d %s", n, role))
+		roles = append(roles, fmt.Sprintf("%d %s", n, target.RoleName(l.Engine.Kind, role)))
 	}
 	sort.Strings(roles)
 	name := l.Engine.Kind

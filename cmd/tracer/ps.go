@@ -86,7 +86,7 @@ func printEngines(w io.Writer, engines []target.Engine, rep *host.Report, verbos
 			fmt.Fprintln(&b)
 		}
 		fmt.Fprintln(&b, term.Clean(engineLine(e)))
-		printProcesses(&b, e.Processes, width)
+		printProcesses(&b, e, width)
 		for _, p := range e.Problems {
 			fmt.Fprintln(&b, term.Wrap("! "+p, "  ", width))
 		}
@@ -99,7 +99,8 @@ func printEngines(w io.Writer, engines []target.Engine, rep *host.Report, verbos
 }
 
 // printProcesses fits the lines to the width by cutting the commands.
-func printProcesses(w *bytes.Buffer, ps []target.Process, width int) {
+func printProcesses(w *bytes.Buffer, e *target.Engine, width int) {
+	ps := e.Processes
 	contained := slices.ContainsFunc(ps, func(p target.Process) bool { return p.ContainerID != "" })
 	row := func(cells ...string) string {
 		if !contained {
@@ -112,7 +113,7 @@ func printProcesses(w *bytes.Buffer, ps []target.Process, width int) {
 	fmt.Fprintln(t, row("PID", "ROLE", "PYTHON", "PORTS", "CONTAINER"))
 	for i := range ps {
 		p := &ps[i]
-		fmt.Fprintln(t, row(strconv.Itoa(p.PID), roleText(p), pythonText(&p.Python), portsText(p.Ports), dash(short(p.ContainerID))))
+		fmt.Fprintln(t, row(strconv.Itoa(p.PID), roleText(e, p), pythonText(&p.Python), portsText(p.Ports), dash(short(p.ContainerID))))
 	}
 	t.Flush()
 	for i := 0; ; i++ {
@@ -147,11 +148,30 @@ func engineLine(e *target.Engine) string {
 	return line
 }
 
-func roleText(p *target.Process) string {
-	if p.Index > 0 {
-		return fmt.Sprintf("%s %d", p.Role, p.Index)
+// roleText names the role of a process, with its number or its ranks where there are
+// several.
+func roleText(e *target.Engine, p *target.Process) string {
+	s := target.RoleName(e.Kind, p.Role)
+	if p.Ranks == (target.Ranks{}) {
+		if p.Index > 0 {
+			s += " " + strconv.Itoa(p.Index)
+		}
+		return s
 	}
-	return string(p.Role)
+	for _, r := range []struct {
+		name string
+		of   func(*target.Process) *int
+	}{
+		{"DP", func(p *target.Process) *int { return p.Ranks.DP }},
+		{"PP", func(p *target.Process) *int { return p.Ranks.PP }},
+		{"TP", func(p *target.Process) *int { return p.Ranks.TP }},
+	} {
+		several := slices.ContainsFunc(e.Processes, func(p target.Process) bool { n := r.of(&p); return n != nil && *n > 0 })
+		if n := r.of(p); n != nil && several {
+			s += fmt.Sprintf(" %s%d", r.name, *n)
+		}
+	}
+	return s
 }
 
 func pythonText(p *target.Python) string {

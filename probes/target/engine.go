@@ -3,8 +3,12 @@ package target
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path"
 	"slices"
 	"strings"
+
+	"inferspan/probes/python"
 )
 
 // Where a fact comes from.
@@ -19,20 +23,24 @@ const (
 func (s *scan) engine(g []*proc) (*Engine, string) {
 	cores := withRole(g, RoleCore)
 	servers := withRole(g, RoleAPIServer)
-	if len(cores) == 0 && len(servers) == 0 && len(withRole(g, RoleLauncher)) == 0 {
-		return nil, reasonNoEngine
+	k := g[0].eng
+	if len(withRole(g, RoleGateway)) == len(g) {
+		return nil, "passes requests on to engines, which are listed by themselves"
 	}
-	if only := withRole(g, RoleLauncher); len(only) == len(g) && only[0].kind == supervisor {
+	if len(cores) == 0 && len(servers) == 0 && len(withRole(g, RoleLauncher)) == 0 {
+		return nil, k.noEngine
+	}
+	if only := withRole(g, RoleLauncher); len(only) == len(g) && only[0].tree == manyTrees {
 		return nil, "starts engines, which are listed by themselves"
 	}
-	e := &Engine{Kind: "vllm", Generation: "V1", Sources: make(map[string]string)}
-	if slices.ContainsFunc(g, func(p *proc) bool { return p.v0 }) {
-		e.Generation = "V0"
-	}
+	e := &Engine{Kind: k.name, Sources: make(map[string]string)}
 	s.version(e, g)
-	s.layouts(e, g)
-	s.config(e, g)
+	k.config(e, g)
+	if e.Generation != "V0" {
+		k.messages.layouts(e, g)
+	}
 	e.Tokenizer = s.tokenizer(g)
+	g = append(s.gatewaysOf(g), g...)
 	for _, p := range g {
 		e.Processes = append(e.Processes, p.Process)
 	}
@@ -42,9 +50,6 @@ func (s *scan) engine(g []*proc) (*Engine, string) {
 	}
 	return e, ""
 }
-
-// noReceipts says what is lost when deliveries to a front end are not seen.
-const noReceipts = "time to first token and end-to-end time end when the core sends, not when the front end receives"
 
 func withRole(g []*proc, r Role) []*proc {
 	var out []*proc
@@ -62,29 +67,12 @@ func (e *Engine) problem(format string, args ...any) {
 
 // problems says what cannot be traced.
 func (s *scan) problems(e *Engine, g []*proc) {
-	cores := withRole(g, RoleCore)
-	servers := withRole(g, RoleAPIServer)
-	if e.Generation == "V0" {
-		e.problem("vLLM's V0 engine pickles its messages, which are not read: no engine spans and no metrics, only entry spans")
+	k := g[len(g)-1].eng
+	if len(withRole(g, RoleCore)) == 0 {
+		e.problem("no %s runs on this host (it is starting, or on another node): only entry spans", k.roleName(RoleCore))
 	}
-	if len(cores) == 0 {
-		e.problem("no engine core runs on this host (it is starting, or on another node): only entry spans")
-	}
-	for _, p := range cores {
-		if p.InProcess {
-			e.problem("the engine core is part of program %d and sends no messages: what its requests do is read from its memory", p.PID)
-		}
-		if p.ZMQ == nil && !p.v0 && !p.InProcess {
-			e.problem("engine core %d maps no libzmq (it is starting, or libzmq is linked in): its messages cannot be seen", p.PID)
-		}
-	}
-	for _, p := range servers {
-		switch {
-		case p.interp == nil && p.pyErr == nil:
-			e.problem("API server %d is the Rust front end, which receives without libzmq: %s", p.PID, noReceipts)
-		case p.ZMQ == nil && len(cores) > 0 && e.Generation == "V1":
-			e.problem("API server %d maps no libzmq: %s", p.PID, noReceipts)
-		}
+	k.problems(e, g)
+	for _, p := range withRole(g, RoleAPIServer) {
 		if p.TLS {
 			e.problem("API server %d serves HTTP over TLS: no entry spans", p.PID)
 		}
@@ -92,16 +80,10 @@ func (s *scan) problems(e *Engine, g []*proc) {
 			e.problem("API server %d serves HTTP on the Unix socket %s: no entry spans", p.PID, p.UDS)
 		}
 	}
-	if e.LogStats != nil && !*e.LogStats {
-		e.problem("statistics are off (--disable-log-stats, the default of the class LLM): the engine sends no request events and no scheduler statistics")
-	}
 	for _, p := range g {
 		if p.pyErr != nil {
 			e.problem("process %d: %v", p.PID, p.pyErr)
 		}
-	}
-	if e.FactSource == "" && e.Generation == "V1" {
-		e.problem("the layout of the messages could not be read from a live process")
 	}
 }
 
@@ -109,7 +91,7 @@ func (s *scan) problems(e *Engine, g []*proc) {
 // most about the engine.
 func live(g []*proc) []*proc {
 	var out []*proc
-	for _, r := range []Role{RoleCore, RoleAPIServer, RoleOffline, RoleLauncher, RoleWorker, RoleCoordinator, RoleOther} {
+	for _, r := range []Role{RoleCore, RoleAPIServer, RoleOffline, RoleLauncher, RoleWorker, RoleCoordinator, RoleController, RoleDetokenizer, RoleRouter, RoleOther} {
 		for _, p := range withRole(g, r) {
 			if p.interp != nil {
 				out = append(out, p)
@@ -119,11 +101,11 @@ func live(g []*proc) []*proc {
 	return out
 }
 
-// version finds the version of vLLM: the one that the live module states, with
+// version finds the version of the engine: the one that the live module states, with
 // the local part ("+cpu") that the name of the installed package adds.
 func (s *scan) version(e *Engine, g []*proc) {
 	for _, p := range live(g) {
-		for _, module := range []string{"vllm.version", "vllm._version", "vllm"} {
+		for _, module := range g[0].eng.versions {
 			v, err := p.interp.Path(module, "__version__")
 			if err != nil {
 				continue
@@ -148,6 +130,114 @@ func (s *scan) version(e *Engine, g []*proc) {
 			e.Sources["version"] = sourceDistInfo
 		}
 		break
+	}
+}
+
+// maxDist bounds the entries of a site-packages directory that are looked at.
+const maxDist = 20000
+
+// distVersion returns the version in the name of the installed package
+// (vllm-0.32.0+cpu.dist-info) beside the engine's package in a process: the one that
+// has the live version, with its local part; any, if that is not known. "" if none.
+func (s *scan) distVersion(p *proc, version string) string {
+	dir := s.packageDir(p)
+	if dir == "" {
+		return ""
+	}
+	d, err := os.Open(s.fs.InRoot(p.PID, dir))
+	if err != nil {
+		return ""
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(maxDist)
+	slices.Sort(names)
+	found := ""
+	for _, n := range names {
+		v, ok := strings.CutPrefix(n, p.eng.dist+"-")
+		if !ok {
+			continue
+		}
+		if v, ok = strings.CutSuffix(v, ".dist-info"); !ok {
+			continue
+		}
+		if version == "" || v == version || strings.HasPrefix(v, version+"+") {
+			found = max(found, v) // the longer, if one adds a local part
+		}
+	}
+	return found
+}
+
+// packageDir returns the directory that holds the engine's package, as the process
+// sees it.
+func (s *scan) packageDir(p *proc) string {
+	if p.interp != nil {
+		if v, err := p.interp.Path(p.eng.modules[0], "__file__"); err == nil {
+			if f, err := v.Str(); err == nil && path.IsAbs(f) {
+				return path.Dir(path.Dir(f))
+			}
+		}
+	}
+	maps, err := s.fs.Maps(p.PID)
+	if err != nil {
+		return ""
+	}
+	if dir := packageMapped(maps, p.eng.modules[0]); dir != "" {
+		return path.Dir(dir)
+	}
+	// An engine without libraries of its own lies beside those of others.
+	for _, m := range maps {
+		if dir, _, ok := strings.Cut(m.Path, "/site-packages/"); ok && m.Ino != 0 {
+			return dir + "/site-packages"
+		}
+	}
+	return ""
+}
+
+// set gives a fact a value unless it has one.
+func (e *Engine) set(name, source string, to *string, val string) {
+	if *to == "" && val != "" {
+		*to = val
+		e.Sources[name] = source
+	}
+}
+
+// oneOrMore reads a str or a list of them.
+func oneOrMore(v python.Value) []string {
+	if s, err := v.Str(); err == nil {
+		return []string{s}
+	}
+	elems, err := v.List(maxMembers)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range elems {
+		s, err := e.Str()
+		if err != nil {
+			return nil
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (e *Engine) served(names []string, source string) {
+	if len(e.ServedNames) == 0 && len(names) > 0 {
+		e.ServedNames = names
+		e.Sources["served_names"] = source
+	}
+}
+
+// markServers notes how the API servers of an engine, which share their
+// arguments, are reached.
+func markServers(g []*proc, tls bool, uds string) {
+	for _, p := range g {
+		if p.Role == RoleAPIServer {
+			p.TLS = p.TLS || tls
+			if uds != "" {
+				p.UDS = uds
+			}
+		}
 	}
 }
 

@@ -14,6 +14,10 @@ const (
 	RoleWorker      Role = "worker"      // model execution
 	RoleLauncher    Role = "launcher"    // starts API servers, serves no requests itself
 	RoleCoordinator Role = "dp_coordinator"
+	RoleController  Role = "dp_controller" // hands requests out to the cores
+	RoleDetokenizer Role = "detokenizer"
+	RoleRouter      Role = "router"  // passes messages on between processes of the engine
+	RoleGateway     Role = "gateway" // passes HTTP requests on to engines, of which it may know several
 	RoleOffline     Role = "offline" // a Python program that uses the engine as a library
 	RoleOther       Role = "other"
 )
@@ -37,6 +41,9 @@ type Engine struct {
 	Defaults map[string]map[string]any `json:"defaults,omitempty"`
 	// Generation is the engine's architecture: "V1", "V0"; "" if not known.
 	Generation string `json:"generation,omitempty"`
+	// Settings are what the engine was configured with, by its own names, as far as
+	// decoding needs it: bool, string, float64, or a whole number (see Engine.Setting).
+	Settings map[string]any `json:"settings,omitempty"`
 	// LogStats says whether the engine core sends request events and scheduler
 	// statistics (off: --disable-log-stats); nil if not known.
 	LogStats *bool `json:"log_stats,omitempty"`
@@ -50,6 +57,19 @@ type Engine struct {
 	Problems  []string `json:"problems,omitempty"` // what cannot be traced, and why
 }
 
+// Setting returns a setting that is a whole number. It may have been through JSON.
+func (e *Engine) Setting(name string) (int64, bool) {
+	switch v := e.Settings[name].(type) {
+	case int64:
+		return v, true
+	case float64:
+		if n := int64(v); float64(n) == v {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
 // Process is one process of an engine.
 type Process struct {
 	PID         int      `json:"pid"`    // in the agent's PID namespace
@@ -59,6 +79,7 @@ type Process struct {
 	Role        Role     `json:"role"`
 	InProcess   bool     `json:"in_process,omitempty"` // the core is part of a program that uses the engine as a library
 	Index       int      `json:"index"`                // API server or core index, worker rank; 0 if single
+	Ranks       Ranks    `json:"ranks,omitzero"`       // of cores that have them
 	Comm        string   `json:"comm"`
 	Cmdline     []string `json:"cmdline,omitempty"` // secrets blanked
 	Python      Python   `json:"python"`
@@ -70,6 +91,13 @@ type Process struct {
 	Seccomp     bool     `json:"seccomp,omitempty"`
 	ServiceName string   `json:"service_name,omitempty"` // OTEL_SERVICE_NAME of the process
 	ResourceEnv string   `json:"resource_env,omitempty"` // OTEL_RESOURCE_ATTRIBUTES of the process
+}
+
+// Ranks are the places of a process among those that share a model, nil where it has none.
+type Ranks struct {
+	TP *int `json:"tp,omitempty"` // tensor parallel
+	PP *int `json:"pp,omitempty"` // pipeline parallel
+	DP *int `json:"dp,omitempty"` // data parallel
 }
 
 // Python describes an interpreter.

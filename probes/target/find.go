@@ -37,7 +37,7 @@ func ByPID(pid int) (*Engine, error) { return Finder{}.ByPID(context.Background(
 type scan struct {
 	fs      procfs.FS
 	opener  *python.Opener
-	procs   map[int]*proc             // that run vLLM code
+	procs   map[int]*proc             // that run code of an engine
 	parent  map[int]int               // of all processes
 	listen  map[string]map[uint64]int // listening sockets by network namespace
 	skipped []Skipped
@@ -60,7 +60,7 @@ func (f Finder) scan(ctx context.Context) (*scan, error) {
 		switch {
 		case err == nil:
 			s.procs[pid] = p
-		case errors.Is(err, ErrGone), errors.Is(err, python.ErrNotPython), errors.Is(err, errNoVLLM), errors.Is(err, errUnread):
+		case errors.Is(err, ErrGone), errors.Is(err, python.ErrNotPython), errors.Is(err, errNoEngine), errors.Is(err, errUnread):
 			// Not an engine, or none that could be told from another program.
 		case errors.Is(err, os.ErrPermission):
 			// Without the capability every process of another user gives this.
@@ -189,10 +189,13 @@ func (s *scan) why(pid int) string {
 	err := s.inspectErr(pid)
 	switch {
 	case err == nil:
-		return reasonNoEngine
-	case errors.Is(err, errNoVLLM):
+		if p := s.procs[s.ancestor(pid)]; p != nil {
+			return p.eng.noEngine
+		}
+		return "not part of an engine"
+	case errors.Is(err, errNoEngine):
 		p, _, _ := s.open(pid)
-		return "a Python " + p + " process that has not imported vllm"
+		return "a Python " + p + " process that has imported no engine"
 	case errors.Is(err, python.ErrNotPython):
 		if maps, err := s.fs.Maps(pid); err == nil && len(maps) == 0 {
 			return "a kernel thread"

@@ -5,13 +5,10 @@ import (
 	"slices"
 )
 
-// reasonNoEngine says why a process that runs vLLM code is no engine.
-const reasonNoEngine = "vllm is imported, but no engine core, API server or worker of its runs here (an engine inside the process, VLLM_ENABLE_V1_MULTIPROCESSING=0, was not found in it)"
-
 // maxDepth bounds walks up the process tree.
 const maxDepth = 64
 
-// ancestor returns the nearest ancestor that runs vLLM code, or the process
+// ancestor returns the nearest ancestor that runs code of an engine, or the process
 // itself if it does; 0 if there is none.
 func (s *scan) ancestor(pid int) int {
 	for range maxDepth {
@@ -33,9 +30,11 @@ func (s *scan) above(p *proc) *proc {
 	switch {
 	case up == nil:
 		return nil
-	case up.kind == supervisor: // what it starts are engines of their own
+	case up.eng != p.eng:
 		return nil
-	case p.kind == serveCommand || p.kind == apiModule || p.kind == multiAPI || p.kind == headless || p.kind == supervisor:
+	case up.tree == manyTrees: // what it starts are engines of their own
+		return nil
+	case p.tree != inTree:
 		return nil // a server of its own, whatever program started it
 	}
 	return up
@@ -60,7 +59,7 @@ func (s *scan) groups() [][]*proc {
 	for root, g := range byRoot {
 		s.frontEnd(s.procs[root], g)
 		slices.SortFunc(g, func(a, b *proc) int {
-			return cmp.Or(cmp.Compare(rank(a.Role), rank(b.Role)), cmp.Compare(a.Index, b.Index), cmp.Compare(a.PID, b.PID))
+			return cmp.Or(cmp.Compare(rank(a.Role), rank(b.Role)), cmp.Compare(a.Index, b.Index), a.Ranks.compare(b.Ranks), cmp.Compare(a.PID, b.PID))
 		})
 		out = append(out, g)
 	}
@@ -74,8 +73,12 @@ func (s *scan) groups() [][]*proc {
 	return out
 }
 
+// ranking is the order in which processes of an engine are listed: the way that a
+// request takes.
+var ranking = []Role{RoleGateway, RoleLauncher, RoleAPIServer, RoleOffline, RoleRouter, RoleCoordinator, RoleController, RoleCore, RoleWorker, RoleDetokenizer, RoleOther}
+
 func rank(r Role) int {
-	return slices.Index([]Role{RoleLauncher, RoleAPIServer, RoleOffline, RoleCoordinator, RoleCore, RoleWorker, RoleOther}, r)
+	return slices.Index(ranking, r)
 }
 
 // frontEnd gives a role to the processes of a group that showed none: the first
@@ -105,4 +108,14 @@ func (p *proc) imported(module string) bool {
 	}
 	_, err := p.interp.Module(module)
 	return err == nil
+}
+
+func (r Ranks) compare(o Ranks) int {
+	at := func(n *int) int {
+		if n == nil {
+			return -1
+		}
+		return *n
+	}
+	return cmp.Or(cmp.Compare(at(r.DP), at(o.DP)), cmp.Compare(at(r.PP), at(o.PP)), cmp.Compare(at(r.TP), at(o.TP)))
 }

@@ -8,7 +8,7 @@ import (
 	"inferspan/probes/python"
 )
 
-func TestRoleByTitle(t *testing.T) {
+func TestVLLMTitles(t *testing.T) {
 	for _, c := range []struct {
 		title string
 		role  Role
@@ -29,14 +29,14 @@ func TestRoleByTitle(t *testing.T) {
 		{"/usr/bin/python3", "", 0},
 		{"", "", 0},
 	} {
-		got, ok := roleByTitle([]string{c.title})
+		got, ok := vllmByTitle([]string{c.title})
 		if got.role != c.role || got.index != c.index || ok != (c.role != "") {
 			t.Errorf("%q: %s %d, %v; want %s %d", c.title, got.role, got.index, ok, c.role, c.index)
 		}
 	}
 }
 
-func TestRoleByStack(t *testing.T) {
+func TestVLLMStacks(t *testing.T) {
 	const site = "/venv/lib/python3.12/site-packages/"
 	for _, c := range []struct {
 		name  string
@@ -66,7 +66,7 @@ func TestRoleByStack(t *testing.T) {
 			}
 			frames = append(frames, python.Frame{Name: name, File: file})
 		}
-		got, ok := roleByStack(frames)
+		got, ok := vllm.roleByStack(frames)
 		if got.role != c.role || got.kind != c.kind || ok != (c.role != "") {
 			t.Errorf("%s: %q (%d), %v; want %q (%d)", c.name, got.role, got.kind, ok, c.role, c.kind)
 		}
@@ -77,12 +77,15 @@ func TestRoleByStack(t *testing.T) {
 // "pid:role" in order.
 func TestGroups(t *testing.T) {
 	kinds := map[string]struct {
-		kind marker
+		eng  *engineKind
+		tree lineage
 		role Role
 	}{
-		"core": {coreProc, RoleCore}, "worker": {workerProc, RoleWorker}, "api": {serveCommand, RoleAPIServer},
-		"apiN": {apiWorkerProc, RoleAPIServer}, "launcher": {multiAPI, RoleLauncher}, "coord": {coordinator, RoleCoordinator},
-		"supervisor": {supervisor, RoleLauncher}, "program": {},
+		"core": {&vllm, inTree, RoleCore}, "worker": {&vllm, inTree, RoleWorker}, "api": {&vllm, ownTree, RoleAPIServer},
+		"apiN": {&vllm, inTree, RoleAPIServer}, "launcher": {&vllm, ownTree, RoleLauncher}, "coord": {&vllm, inTree, RoleCoordinator},
+		"supervisor": {&vllm, manyTrees, RoleLauncher}, "program": {&vllm, inTree, ""},
+		"server": {&sglang, ownTree, RoleAPIServer}, "sched": {&sglang, inTree, RoleCore}, "detok": {&sglang, inTree, RoleDetokenizer},
+		"ctrl": {&sglang, inTree, RoleController}, "gate": {&sglang, manyTrees, RoleGateway}, "script": {&sglang, inTree, ""},
 	}
 	for _, c := range []struct{ name, tree, want string }{
 		{"serve", "10<1 api, 11<10 -, 12<10 core, 13<12 worker", "10:api_server 12:engine_core 13:worker"},
@@ -95,6 +98,11 @@ func TestGroups(t *testing.T) {
 		{"test program with an engine of its own and a server", "10<1 program, 12<10 core, 20<10 api, 22<20 core", "10:offline 12:engine_core | 20:api_server 22:engine_core"},
 		{"supervisor", "5<1 supervisor, 10<5 api, 12<10 core, 20<5 api, 22<20 core", "5:launcher | 10:api_server 12:engine_core | 20:api_server 22:engine_core"},
 		{"core whose parent ended", "12<1 core, 13<12 worker", "12:engine_core 13:worker"},
+		{"SGLang", "10<1 server, 11<10 -, 12<10 detok, 13<10 sched", "10:api_server 13:engine_core 12:detokenizer"},
+		{"SGLang, data parallel", "10<1 server, 11<10 ctrl, 13<11 sched, 14<11 sched, 12<10 detok", "10:api_server 11:dp_controller 13:engine_core 14:engine_core 12:detokenizer"},
+		{"SGLang offline", "10<1 script, 13<10 sched, 12<10 detok", "10:offline 13:engine_core 12:detokenizer"},
+		{"gateway that starts servers", "5<1 gate, 10<5 server, 13<10 sched, 20<5 server, 23<20 sched", "5:gateway | 10:api_server 13:engine_core | 20:api_server 23:engine_core"},
+		{"engines of two kinds from one program", "10<1 program, 12<10 core, 20<10 server, 23<20 sched", "10:offline 12:engine_core | 20:api_server 23:engine_core"},
 		{"loop of parents", "10<11 core, 11<10 core", "10:engine_core | 11:engine_core"},
 	} {
 		s := &scan{procs: make(map[int]*proc), parent: make(map[int]int)}
@@ -108,7 +116,8 @@ func TestGroups(t *testing.T) {
 			if kind == "-" {
 				continue
 			}
-			p := &proc{roleOf: roleOf{role: kinds[kind].role, kind: kinds[kind].kind}}
+			k := kinds[kind]
+			p := &proc{eng: k.eng, roleOf: roleOf{role: k.role, tree: k.tree}}
 			p.PID, p.PPID, p.Role, p.Start = pid, parent, p.role, uint64(pid)
 			s.procs[pid] = p
 		}

@@ -9,8 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"inferspan/probes/python"
 )
 
 const tokenizerFile = "tokenizer.json"
@@ -20,10 +18,10 @@ const tokenizerFile = "tokenizer.json"
 // leads through the root of a process of the engine; "" if there is none.
 func (s *scan) tokenizer(g []*proc) string {
 	for _, p := range g {
-		if p.Role != RoleCore && p.Role != RoleAPIServer && p.Role != RoleLauncher && p.Role != RoleOffline {
+		if p.Role != RoleCore && p.Role != RoleAPIServer && p.Role != RoleLauncher && p.Role != RoleOffline && p.Role != RoleDetokenizer {
 			continue
 		}
-		name, revision := s.tokenizerName(p)
+		name, revision := p.eng.tokenizer(p)
 		if name == "" {
 			continue
 		}
@@ -34,37 +32,6 @@ func (s *scan) tokenizer(g []*proc) string {
 		}
 	}
 	return ""
-}
-
-// tokenizerName returns the directory or hub name of the tokenizer.
-func (s *scan) tokenizerName(p *proc) (name, revision string) {
-	text := func(v python.Value, attr string) string {
-		a, err := v.Attr(attr)
-		if err != nil {
-			return ""
-		}
-		t, err := a.Str()
-		if err != nil {
-			return ""
-		}
-		return t
-	}
-	if cfg, _, ok := p.vllmConfig(); ok {
-		if m, err := cfg.Attr("model_config"); err == nil {
-			if name = text(m, "tokenizer"); name != "" {
-				return name, firstOf(text(m, "tokenizer_revision"), text(m, "revision"))
-			}
-		}
-	}
-	if args, ok := p.arguments(); ok {
-		return firstOf(text(args, "tokenizer"), text(args, "model")), firstOf(text(args, "tokenizer_revision"), text(args, "revision"))
-	}
-	f := flags{p.cmdline}
-	m, _ := f.model()
-	t, _ := f.value("--tokenizer")
-	r, _ := f.value("--revision")
-	tr, _ := f.value("--tokenizer-revision")
-	return firstOf(t, m), firstOf(tr, r)
 }
 
 func firstOf(s ...string) string {

@@ -6,7 +6,7 @@ import (
 )
 
 // words are the plain words that the tiny model's tokenizer was trained on
-// (tests/engines/vllm/mkmodel.py), so that a word is about one token.
+// (tests/engines/mkmodel.py), so that a word is about one token.
 var words = strings.Fields(`a about after again air all along also an and animal another answer any are around as ask at away back be
 because been before began being below between big book both boy but by call came can car carry change children city
 close cold come country cut day did different do does down draw each earth eat end enough even every example eye face
