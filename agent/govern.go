@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"time"
 
 	"inferspan/bpf"
 	"inferspan/probes/attach"
@@ -14,32 +13,35 @@ import (
 // trap tells what one hit of a probe on an interpreter costs here, measured when it
 // is first asked for.
 type trap struct {
-	once sync.Once
-	cost time.Duration
-	err  error
+	once  sync.Once
+	costs governor.Costs
+	err   error
 }
 
-func (t *trap) of(tracer attach.PythonTracer) (time.Duration, error) {
-	t.once.Do(func() { t.cost, t.err = governor.Calibrate(tracer, bpf.ProgPyHit) })
-	return t.cost + governor.RunTime, t.err
+func (t *trap) of(tracer attach.PythonTracer) (governor.Costs, error) {
+	t.once.Do(func() { t.costs, t.err = governor.Calibrate(tracer, bpf.ProgPyHit) })
+	return t.costs, t.err
 }
 
 // govern begins to watch over the cost of the probes. Without a measure of it they
 // are left in place: then nothing says that they cost too much.
 func (w *watching) govern() {
 	p := w.inside
-	cost, err := p.trap.of(p.tracer)
+	costs, err := p.trap.of(p.tracer)
 	if err != nil {
 		return
 	}
 	var probes []governor.Probe
 	for n, s := range w.interp.Report() {
 		// A busy probe keeps itself in bounds, unless requests are looked at closely.
-		if s.Attached && (!w.probes[n].Busy || p.opt.DetokenizeSample > 0) {
-			probes = append(probes, governor.Probe{N: n, Number: s.Probe, Detail: w.probes[n].Detail, PerTurn: w.probes[n].PerTurn})
+		if s.Attached && (!w.probes[n].Busy || p.opt.DetokenizeSample > 0) || w.sources.off(n) {
+			probes = append(probes, governor.Probe{
+				N: n, Number: s.Probe, Detail: w.probes[n].Detail, PerTurn: w.probes[n].PerTurn,
+				Stepped: s.Stepped, Shared: s.Shared, Out: !s.Attached,
+			})
 		}
 	}
-	w.governor = governor.New(w.interp, p.opt.Budget, cost, w.waiting, probes...)
+	w.governor = governor.New(w.interp, p.opt.Budget, costs, w.waiting, probes...)
 }
 
 // waiting tells code that calls a probed function only while it waits.
@@ -62,7 +64,11 @@ func (w *watching) tick(ctx context.Context) {
 	if w.governor == nil {
 		return
 	}
-	if _, changes, _ := w.governor.Tick(int64(bpf.Monotonic())); len(changes) > 0 {
+	_, changes, _ := w.governor.Tick(int64(bpf.Monotonic()))
+	for _, c := range changes {
+		w.sources.change(c, w.interp, w.governor.Told)
+	}
+	if len(changes) > 0 {
 		w.report(ctx)
 	}
 }

@@ -22,6 +22,7 @@ type watching struct {
 	probes []engine.Probe
 	// resting says that the busy probe is out for a while, as it should be.
 	resting bool
+	sources *sources            // nil if there is nothing to choose
 	interp  *attach.Interpreter // nil if nothing could be attached
 	// governor is nil if the cost of a probe could not be measured.
 	governor *governor.Governor
@@ -29,10 +30,10 @@ type watching struct {
 
 // attach puts probes on an interpreter and sends a note for each detail.
 func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.Interp, probes []engine.Probe) *watching {
-	w := &watching{inside: p, pid: uint32(proc.PID), probes: probes}
+	w := &watching{inside: p, pid: uint32(proc.PID), probes: probes, sources: newSources(probes, p.opt.StepSource)}
 	specs := make([]attach.PythonProbe, len(probes))
 	for i, s := range probes {
-		specs[i].Callable, specs[i].Timed = s.Callable, s.Timed
+		specs[i].Callable, specs[i].ZMQ, specs[i].Timed, specs[i].Off = s.Callable, s.ZMQ, s.Timed, w.sources.off(i)
 		if s.Busy && p.opt.DetokenizeSample == 0 {
 			s.Watches = nil
 			w.probes[i] = s
@@ -48,6 +49,9 @@ func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.In
 			p.probe(ctx, w.pid, note.Probe{Detail: detail, Reason: err.Error()})
 		}
 		return w
+	}
+	if w.sources != nil {
+		w.sources.begin(w.interp)
 	}
 	w.report(ctx)
 	w.govern()
@@ -86,7 +90,7 @@ func (w *watching) report(ctx context.Context) {
 					continue
 				}
 				mine = true
-				if x.Reason != "" {
+				if x.Reason != "" && !w.sources.off(i) {
 					why = append(why, fmt.Sprintf("%s: %s", x.Caller, x.Reason))
 				}
 				for _, pl := range x.Plans {
@@ -95,7 +99,13 @@ func (w *watching) report(ctx context.Context) {
 					}
 				}
 			}
-			if mine && !s.Attached && !(w.probes[i].Busy && w.resting) {
+			if mine && w.probes[i].Source != "" {
+				n.Source, n.Lacks, n.Reason = w.sources.state()
+				if n.Source == "" && !slices.Contains(why, n.Reason) {
+					why = append(why, n.Reason)
+				}
+			}
+			if mine && !s.Attached && !(w.probes[i].Busy && w.resting) && !w.sources.off(i) {
 				why = append(why, fmt.Sprintf("%s: %s", s.Callable, s.Reason))
 			}
 			if mine && w.probes[i].Timed {

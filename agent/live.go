@@ -54,6 +54,10 @@ type LiveOptions struct {
 	// requests that run meanwhile. 0: for none; the time is then worked out from what a
 	// token costs on average.
 	DetokenizeSample int
+	// StepSource is how the steps of the scheduler are to be seen: SourceClock,
+	// SourceDispatch, or SourceAuto, "" being the same: where workers are processes of
+	// their own by dispatch, else by the clock.
+	StepSource string
 	// Budget is what probes on interpreters may cost each process; the zero value is
 	// governor.DefaultBudget.
 	Budget governor.Budget

@@ -6,7 +6,9 @@
  * that the loader compiled.
  *
  * The thread that calls a C function holds the interpreter's lock, so nothing
- * changes while it is stopped here. Everything read is checked all the same: a
+ * changes while it is stopped here. Of a probe on a function that is called without
+ * the lock (PY_UNLOCKED), that is true of the thread's own frames, and of objects
+ * that only this thread changes: plans there are to read no others. Everything read is checked all the same: a
  * value that is not what the plan says is sent as missing, with the reason.
  *
  * Functions are global where that keeps the verifier's work low: it looks at them
@@ -101,15 +103,39 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 	return true;
 }
 
-/* Innermost frame of the thread that holds the interpreter's lock, 0 if unknown. */
-static __always_inline __u64 py_top(const struct py_process *p, __u64 *ts)
+/* State of the running thread, which need not hold the interpreter's lock; 0 if unknown. */
+__noinline __u64 py_own_thread(__u32 process)
 {
-	__u64 frame, at;
+	struct py_process *p = bpf_map_lookup_elem(&py_processes, &process);
+	__u64 ts, native, tid = own_tid();
 
-	if (!rd(ts, p->holder) || !*ts)
+	if (!p || p->thread_native < 0)
 		return 0;
-	at = *ts;
-	if (p->thread_cframe >= 0 && !rd(&at, at + p->thread_cframe))
+	/* Mostly the thread that held it last. */
+	if (rd(&ts, p->holder) && ts && rd(&native, ts + p->thread_native) && native == tid)
+		return ts;
+	/* The list may change meanwhile, but the state of a thread stays as long as it. */
+	if (!rd(&ts, p->threads))
+		return 0;
+	for (int i = 0; i < PY_THREADS; i++) {
+		if (!ts || !rd(&native, ts + p->thread_native))
+			return 0;
+		if (native == tid)
+			return ts;
+		if (!rd(&ts, ts + p->thread_next))
+			return 0;
+	}
+	return 0;
+}
+
+/* Innermost frame of a thread, 0 if unknown. */
+static __always_inline __u64 py_top(const struct py_process *p, __u64 ts)
+{
+	__u64 frame, at = ts;
+
+	if (!ts)
+		return 0;
+	if (p->thread_cframe >= 0 && !rd(&at, ts + p->thread_cframe))
 		return 0;
 	return rd(&frame, at + p->thread_frame) ? frame : 0;
 }
@@ -177,7 +203,11 @@ int BPF_KPROBE(py_hit)
 	if (!p)
 		return 0;
 	key.probe = probe->id;
-	frame = py_top(p, &ts);
+	if (probe->flags & PY_UNLOCKED)
+		ts = py_own_thread(probe->process);
+	else if (!rd(&ts, p->holder))
+		ts = 0;
+	frame = py_top(p, ts);
 	key.code = py_code_of(p, frame);
 	count = bpf_map_lookup_elem(&py_hits, &key);
 	if (!count) {
@@ -202,7 +232,8 @@ int BPF_KPROBE(py_hit)
 	if (!watch)
 		return 0;
 	/* The lock would be another thread's, were the function called without it. */
-	if (p->thread_native >= 0 && (!rd(&native, ts + p->thread_native) || native != own_tid())) {
+	if (!(probe->flags & PY_UNLOCKED) && p->thread_native >= 0 &&
+	    (!rd(&native, ts + p->thread_native) || native != own_tid())) {
 		lose(LOSS_FAULT, 1);
 		return 0;
 	}
@@ -222,7 +253,7 @@ int BPF_KPROBE(py_hit)
 	for (int i = 0; i < PY_WATCH_PLANS; i++) {
 		if (i >= watch->count)
 			break;
-		s->rec.flags = probe->flags;
+		s->rec.flags = probe->flags & ~PY_UNLOCKED;
 		if (py_run(s, room, watch->plans[i]))
 			break;
 	}

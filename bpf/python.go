@@ -185,16 +185,21 @@ func (o *Objects) NewProbe() uint32 {
 	return o.lastProbe
 }
 
+// ProbeUnlocked is a flag of SetProbe: the function may be called without the
+// interpreter's lock. The plans are to read only what no other thread changes. Needs
+// an interpreter that knows the native ids of its threads (3.11+).
+const ProbeUnlocked uint32 = 1 << 16
+
 // SetProbe says which probe stands at an address of a process. flags are those of
-// event.Capture that its captures are to have.
-func (o *Objects) SetProbe(pid int, addr uint64, probe uint32, flags uint16) error {
+// event.Capture that its captures are to have, and ProbeUnlocked.
+func (o *Objects) SetProbe(pid int, addr uint64, probe uint32, flags uint32) error {
 	o.mu.Lock()
 	in := o.interpreters[pid]
 	o.mu.Unlock()
 	if in == nil {
 		return fmt.Errorf("probe of process %d, whose interpreter is not known", pid)
 	}
-	return o.put("probe", pid, o.objs.PyProbes, tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, tracerPyProbe{Id: probe, Flags: uint32(flags), Process: in.place})
+	return o.put("probe", pid, o.objs.PyProbes, tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, tracerPyProbe{Id: probe, Flags: flags, Process: in.place})
 }
 
 // RemoveProbe forgets a probe. One that is not there is no error.

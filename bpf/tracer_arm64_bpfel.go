@@ -111,6 +111,7 @@ type tracerPyProbeKey struct {
 type tracerPyProcess struct {
 	_              structs.HostLayout
 	Holder         uint64
+	Threads        uint64
 	RefMask        uint64
 	Watched        [4]uint64
 	None           uint64
@@ -164,7 +165,7 @@ type tracerPyProcess struct {
 	SetUsed        int32
 	SetMask        int32
 	SetTable       int32
-	Pad            int32
+	ThreadNext     int32
 }
 
 type tracerPyState struct {

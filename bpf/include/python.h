@@ -26,6 +26,8 @@
 /* Steps of a lookup in a hash table. CPython keeps tables at most two thirds full,
  * so that a longer one has a chance of some 2/3^24. */
 #define PY_PROBES 24
+/* Threads of an interpreter looked at. */
+#define PY_THREADS 256
 /* Base classes looked at. */
 #define PY_BASES 8
 /* Bytes of a str. */
@@ -45,6 +47,7 @@ enum py_form {
 /* An interpreter. Offsets are -1 where the version has no such field. */
 struct py_process {
 	__u64 holder;     /* address of the pointer to the thread state that runs Python code */
+	__u64 threads;    /* address of the pointer to the newest thread state */
 	__u64 ref_mask;   /* bits of a reference in a frame that are the address */
 	__u64 watched[4]; /* filter of watched code: bit (address >> 4) % 256 */
 	__u64 none, yes, no;
@@ -90,8 +93,11 @@ struct py_process {
 	__s32 set_used;
 	__s32 set_mask;
 	__s32 set_table;
-	__s32 pad;
+	__s32 thread_next;
 };
+
+/* Of py_probe.flags: the function may be called without the interpreter's lock. */
+#define PY_UNLOCKED (1 << 16)
 
 /* A probe in a process, by the address where it stands. */
 struct py_probe_key {
@@ -105,7 +111,7 @@ struct py_probe {
 	__u64 timed; /* of these, returns of calls whose beginning was seen */
 	__u64 ns;    /* these calls took in all */
 	__u32 id;
-	__u32 flags;   /* enum capture_flags to set */
+	__u32 flags;   /* enum capture_flags to set, and PY_UNLOCKED */
 	__u32 process; /* index of the interpreter */
 	__u32 pad;
 };

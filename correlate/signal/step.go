@@ -18,6 +18,12 @@ type Step struct {
 	// not seen: events of kind EventScheduled or EventPreempted of this step are
 	// stamped then, within microseconds.
 	Schedule Mono
+	// Method is how the step was seen. By its dispatch: Schedule is known only if the
+	// engine's events say it, the state is that at Dispatch, when the step had been put
+	// together, and FreeAfter is not known.
+	Method StepMethod
+	// Dispatch is when the workers were told of the step, 0 if that was not seen.
+	Dispatch Mono
 	// Update is when the outputs were made, 0 if the step gave none that we saw.
 	Update Mono
 	// Requests of the step, in the order of the batch. Partial says that there are
@@ -82,6 +88,15 @@ const (
 	// StepRecompute: after a preemption, tokens that were computed before, and
 	// maybe new ones.
 	StepRecompute
+)
+
+// StepMethod is how steps are seen.
+type StepMethod uint8
+
+// Methods.
+const (
+	StepByClock    StepMethod = iota // by reads of the clock at its beginning and its end
+	StepByDispatch                   // by the message that wakes the workers, and the outputs
 )
 
 // StepDetail says what of a step was seen.

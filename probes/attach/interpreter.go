@@ -29,7 +29,7 @@ type PythonTracer interface {
 	AddPlan(p *capture.Plan) (uint32, error)
 	RemovePlan(id uint32)
 	NewProbe() uint32
-	SetProbe(pid int, addr uint64, probe uint32, flags uint16) error
+	SetProbe(pid int, addr uint64, probe, flags uint32) error
 	RemoveProbe(pid int, addr uint64) error
 	ProbeHits(pid int, addr uint64) (uint64, error)
 	ProbeTimes(pid int, addr uint64) (calls, ns uint64, err error)
@@ -43,6 +43,8 @@ type Interpreter struct {
 	pid    int
 	tracer PythonTracer
 	in     *python.Interp
+	native bool // it knows the native ids of its threads
+	target *target.Process
 	proc   *Process // for its descriptor of the process
 	done   chan struct{}
 
@@ -75,7 +77,7 @@ type watched struct {
 //
 // in is the interpreter of p. It is read here, and again by Stale and Refresh.
 func AttachInterpreter(t PythonTracer, p *target.Process, in *python.Interp, probes []PythonProbe) (_ *Interpreter, err error) {
-	i := &Interpreter{pid: p.PID, tracer: t, in: in, proc: &Process{pid: p.PID}, done: make(chan struct{})}
+	i := &Interpreter{pid: p.PID, tracer: t, in: in, target: p, proc: &Process{pid: p.PID}, done: make(chan struct{})}
 	defer func() {
 		if err == nil {
 			return
@@ -92,6 +94,7 @@ func AttachInterpreter(t PythonTracer, p *target.Process, in *python.Interp, pro
 	if err != nil {
 		return nil, err
 	}
+	i.native = layout.ThreadNative >= 0
 	if err := t.SetInterpreter(p.PID, layout); err != nil {
 		return nil, err
 	}
@@ -100,7 +103,7 @@ func AttachInterpreter(t PythonTracer, p *target.Process, in *python.Interp, pro
 		return nil, err
 	}
 	for _, spec := range probes {
-		probe := &pythonProbe{spec: spec, status: PythonStatus{Callable: spec.Callable.String()}}
+		probe := &pythonProbe{spec: spec, status: PythonStatus{Callable: spec.String()}}
 		i.probes = append(i.probes, probe)
 		if err := i.attach(probe, maps); err != nil {
 			probe.status.Reason = err.Error()
@@ -130,23 +133,14 @@ func (i *Interpreter) wait() {
 
 // attach resolves and attaches a probe that is not attached.
 func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
-	fn := p.spec.Callable
-	c, err := i.in.Callable(fn.Module, fn.Path...)
+	c, err := i.find(&p.spec, maps)
 	if err != nil {
 		return err
 	}
-	m, off, err := c.File(maps)
+	defer c.file.Close()
+	exe, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", c.file.Fd()))
 	if err != nil {
-		return err
-	}
-	f, _, err := procfs.FS{}.OpenMapped(i.pid, m)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	exe, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
-	if err != nil {
-		return fmt.Errorf("reading %s: %w", m.Path, err)
+		return fmt.Errorf("reading %s: %w", c.path, err)
 	}
 	if p.status.Probe == 0 {
 		p.status.Probe = i.tracer.NewProbe()
@@ -158,13 +152,21 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 			i.watch(p, n)
 		}
 	}
+	if p.spec.Off {
+		p.status.Addr = c.addr
+		return errOff
+	}
 	for _, other := range i.probes {
-		if other != p && other.status.Attached && other.status.Addr == c.Addr {
-			return fmt.Errorf("%s is the C function of %s, which has a probe", fn, other.status.Callable)
+		if other != p && other.status.Attached && other.status.Addr == c.addr {
+			return fmt.Errorf("%s is the C function of %s, which has a probe", p.spec, other.status.Callable)
 		}
 	}
-	p.status.Addr = c.Addr
-	entry, stepped, returns, err := points(f, off, p.spec.Returns || p.spec.Timed)
+	p.status.Addr, p.status.Shared = c.addr, p.spec.ZMQ != ""
+	entry, stepped, returns, err := points(c.file, c.off, p.spec.Returns || p.spec.Timed)
+	p.status.Stepped = stepped
+	if p.status.Shared {
+		entry = c.off // where the other probe is
+	}
 	p.status.Returns, p.status.ReturnReason = len(returns), ""
 	if err != nil {
 		p.status.ReturnReason = err.Error()
@@ -179,10 +181,13 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 	}
 	// Returns first, so that each call that is seen to begin is seen to end.
 	for _, at := range append(returns, entry) {
-		var flags uint16
+		var flags uint32
 		name := bpf.ProgPyHit
+		if p.spec.ZMQ != "" {
+			flags = bpf.ProbeUnlocked
+		}
 		if at != entry {
-			flags = event.CaptureReturn
+			flags |= event.CaptureReturn
 		} else if p.spec.Timed {
 			name = bpf.ProgPyEntry
 		}
@@ -191,11 +196,11 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 			return errors.Join(fmt.Errorf("no BPF program %s", name), i.detach(p))
 		}
 		// Before the link: a hit without it would not be counted.
-		if err := i.tracer.SetProbe(i.pid, c.Addr+at-off, p.status.Probe, flags); err != nil {
+		if err := i.tracer.SetProbe(i.pid, c.addr+at-c.off, p.status.Probe, flags); err != nil {
 			return errors.Join(err, i.detach(p))
 		}
-		p.at = append(p.at, c.Addr+at-off)
-		l, err := exe.Uprobe(c.Name, prog, &link.UprobeOptions{Address: at, PID: i.pid})
+		p.at = append(p.at, c.addr+at-c.off)
+		l, err := exe.Uprobe(c.name, prog, &link.UprobeOptions{Address: at, PID: i.pid})
 		if err != nil {
 			return errors.Join(explain(err), i.detach(p))
 		}
@@ -204,6 +209,68 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 	p.status.Attached, p.status.Reason = true, ""
 	return nil
 }
+
+// function is a function in the process.
+type function struct {
+	name string
+	addr uint64
+	file *os.File // that has it; to be closed
+	path string
+	off  uint64 // in file
+}
+
+// find finds the function of a probe.
+func (i *Interpreter) find(spec *PythonProbe, maps []procfs.Mapping) (*function, error) {
+	if spec.ZMQ != "" {
+		return i.findZMQ(spec.ZMQ, maps)
+	}
+	c, err := i.in.Callable(spec.Callable.Module, spec.Callable.Path...)
+	if err != nil {
+		return nil, err
+	}
+	m, off, err := c.File(maps)
+	if err != nil {
+		return nil, err
+	}
+	f, _, err := procfs.FS{}.OpenMapped(i.pid, m)
+	if err != nil {
+		return nil, err
+	}
+	return &function{c.Name, c.Addr, f, m.Path, off}, nil
+}
+
+func (i *Interpreter) findZMQ(symbol string, maps []procfs.Mapping) (*function, error) {
+	lib := i.target.ZMQ
+	switch {
+	case lib == nil:
+		return nil, errors.New("the process does not map libzmq")
+	case !i.native:
+		return nil, errors.New("this Python does not say which thread is which (3.11 and later do)")
+	}
+	f, err := os.Open(lib.MapFile)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", lib.Path, err)
+	}
+	e, err := elf.New(f)
+	var fn elf.Func
+	if err == nil {
+		fn, err = e.Func(symbol)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("reading %s: %w", lib.Path, err)
+	}
+	for _, m := range maps {
+		if m.Dev == lib.Dev && m.Ino == lib.Ino && m.Exec() && m.Offset <= fn.Offset && fn.Offset-m.Offset < m.End-m.Start {
+			return &function{symbol, m.Start + fn.Offset - m.Offset, f, lib.Path, fn.Offset}, nil
+		}
+	}
+	f.Close()
+	return nil, fmt.Errorf("%s is not mapped where it has %s", lib.Path, symbol)
+}
+
+// errOff is the reason of a probe that is off at first.
+var errOff = errors.New("not in use")
 
 // points returns the offsets in a file at which to probe the function at an offset:
 // near its entry, with whether the kernel executes the instruction there and traps
@@ -340,6 +407,7 @@ func (i *Interpreter) Reattach(n int) error {
 	if p.links != nil {
 		return nil
 	}
+	p.spec.Off = false
 	maps, err := procfs.FS{}.Maps(i.pid)
 	if err == nil {
 		err = i.attach(p, maps)
@@ -369,7 +437,8 @@ func (i *Interpreter) Stale() (map[string]string, error) {
 	defer i.mu.Unlock()
 	stale := map[string]string{}
 	for _, p := range i.probes {
-		if c, err := i.in.Callable(p.spec.Callable.Module, p.spec.Callable.Path...); p.status.Addr != 0 {
+		if p.status.Addr != 0 && p.spec.ZMQ == "" {
+			c, err := i.in.Callable(p.spec.Callable.Module, p.spec.Callable.Path...)
 			if errors.Is(err, python.ErrGone) {
 				return nil, ErrExited
 			}

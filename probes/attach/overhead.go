@@ -60,7 +60,7 @@ func timingOverhead(t PythonTracer, stepped bool) (time.Duration, error) {
 	for _, pt := range []struct {
 		addr, off uint64
 		prog      bpf.Program
-		flags     uint16
+		flags     uint32
 	}{{at, ret, bpf.ProgPyHit, event.CaptureReturn}, {addr, off, bpf.ProgPyEntry, 0}} {
 		if err := t.SetProbe(pid, pt.addr, probe, pt.flags); err != nil {
 			return fail(err)

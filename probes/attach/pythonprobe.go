@@ -11,14 +11,27 @@ import (
 // watched code calls it. Calls from other code are counted only.
 type PythonProbe struct {
 	Callable plan.Function // as Python finds it: plan.Func("time", "monotonic")
+	// ZMQ is a function of libzmq instead that Attach probes at its entry, too: a second
+	// look at the same trap. pyzmq calls it without the interpreter's lock, so that plans
+	// are to read only what no other thread changes.
+	ZMQ string
 	// Returns has the same read once more when the function returns; these captures
 	// have the flag event.CaptureReturn. It costs a second trap per call.
 	Returns bool
 	// Timed has it measured how long the calls take. Objects are read when the function
 	// returns, not at its entry, and these captures say how long it ran. Without probes
 	// on all of its returns there is none at all.
-	Timed   bool
+	Timed bool
+	// Off has it put in place by Reattach only.
+	Off     bool
 	Watches []Watch
+}
+
+func (p PythonProbe) String() string {
+	if p.ZMQ != "" {
+		return "libzmq:" + p.ZMQ
+	}
+	return p.Callable.String()
 }
 
 // Watch is code whose calls are captured: of the plans the first one whose function is
@@ -39,6 +52,10 @@ type PythonStatus struct {
 	// though that was asked for.
 	Returns      int    `json:"returns,omitempty"`
 	ReturnReason string `json:"return_reason,omitempty"`
+	// Stepped: the kernel executes the instruction at the entry and traps again, as at
+	// every return. Shared: the trap at the entry is that of another probe.
+	Stepped bool `json:"stepped,omitempty"`
+	Shared  bool `json:"shared,omitempty"`
 	// Overhead is what measuring adds to each duration of a timed probe.
 	Overhead time.Duration `json:"overhead,omitempty"`
 	// Watches are in the order of PythonProbe.
@@ -83,6 +100,25 @@ func (i *Interpreter) ProbeHits(n int) (uint64, error) {
 	var sum uint64
 	for _, at := range i.probes[n].at {
 		hits, err := i.tracer.ProbeHits(i.pid, at)
+		if err != nil {
+			return 0, err
+		}
+		sum += hits
+	}
+	return sum, nil
+}
+
+// ReturnHits returns how many of these were at returns.
+func (i *Interpreter) ReturnHits(n int) (uint64, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return 0, os.ErrClosed
+	}
+	var sum uint64
+	at := i.probes[n].at
+	for _, addr := range at[:max(len(at)-1, 0)] {
+		hits, err := i.tracer.ProbeHits(i.pid, addr)
 		if err != nil {
 			return 0, err
 		}

@@ -47,11 +47,23 @@ const (
 	SlotID     = "id"
 )
 
+// Ways to see the steps of a scheduler, Probe.Source.
+const (
+	SourceClock    = "clock"    // reads of the clock at both ends of a step
+	SourceDispatch = "dispatch" // the message by which workers are told of a step
+)
+
 // Probe is a C function that Python code calls, and what to read when it does.
 type Probe struct {
 	Detail   string // what it is for, as in notes
 	Callable plan.Function
-	Watches  []Watch
+	// ZMQ is a function of libzmq instead, see attach.PythonProbe.
+	ZMQ string
+	// Source names one of several ways to the detail, of which one is in place at a time;
+	// the earlier is better. Lacks says what it does not tell that another one does.
+	Source  string
+	Lacks   string
+	Watches []Watch
 	// Timed has it measured how long the calls take; captures are made when they end.
 	Timed bool
 	// Busy: calls are so many that the probe is in place for short times only, to note

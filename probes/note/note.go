@@ -129,7 +129,11 @@ type State struct {
 type Probe struct {
 	Detail string `json:"detail"` // "steps"
 	Active bool   `json:"active"`
-	Reason string `json:"reason,omitempty"` // why not active
+	Reason string `json:"reason,omitempty"` // why not active, or not by the best source
+	// Source is the one of several ways to the detail that is used, if there are several,
+	// and Lacks what it does not tell.
+	Source string `json:"source,omitempty"`
+	Lacks  string `json:"lacks,omitempty"`
 	// Plans are the capture plans of the detail by the numbers in their records.
 	Plans map[uint32]Plan `json:"plans,omitempty"`
 	// Overhead is what measuring adds to each duration in captures, ns.

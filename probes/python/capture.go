@@ -38,6 +38,7 @@ func (in *Interp) captureProcess() (capture.Process, error) {
 	p := capture.Process{
 		RefMask: ^uint64(c.RefTags), None: in.none, True: in.true_, False: in.false_,
 		StrType: in.strType, IntType: in.intType, FloatType: in.floatType, SetType: in.setType, FrozensetType: in.frozensetType,
+		Threads: in.addr + uint64(l.InterpThreads), ThreadNext: int32(l.ThreadNext),
 		ThreadNative: int32(l.ThreadNativeID), ThreadCFrame: int32(l.ThreadCFrame), ThreadFrame: int32(l.ThreadFrame),
 		FrameCode: int32(l.FrameCode), FramePrevious: int32(l.FramePrevious), FrameLocals: int32(l.FrameLocals), FrameOwner: int32(l.FrameOwner),
 		CodeIdentity: int32(l.CodeLocalNames), CellRef: int32(l.CellRef),

@@ -36,6 +36,7 @@ const (
 // field.
 type Process struct {
 	Holder  uint64    // address of the pointer to the thread state that runs Python code
+	Threads uint64    // address of the pointer to the newest thread state
 	RefMask uint64    // bits of a reference in a frame that are the address
 	Watched [4]uint64 // set by the loader
 
@@ -84,7 +85,7 @@ type Process struct {
 	SetUsed        int32
 	SetMask        int32
 	SetTable       int32
-	Pad            int32
+	ThreadNext     int32
 }
 
 // Code is a code object and the words by which it is told from another one at the

@@ -10,6 +10,7 @@ import (
 
 	"inferspan/bpf"
 	"inferspan/probes/attach"
+	"inferspan/probes/elf"
 	"inferspan/probes/procfs"
 )
 
@@ -17,25 +18,58 @@ import (
 // counts; one that it captures takes some 2 us. Measured on a 3 GHz server core.
 const RunTime = 600 * time.Nanosecond
 
-// Calibrate measures what one hit of program costs: a function of this process is
-// called with and without the probe. The program finds that this process is no
-// target and ends; RunTime comes on top. It takes some 10 ms.
-func Calibrate(t attach.Tracer, program bpf.Program) (time.Duration, error) {
-	off, err := procfs.FS{}.FileOffset(os.Getpid(), uint64(probedPC()))
+// Costs is what a hit costs the target.
+type Costs struct {
+	Emulated time.Duration // the trap, at an instruction that the kernel emulates
+	Stepped  time.Duration // at one that is executed and traps again, as returns are on x86-64
+	Run      time.Duration // of the program, on top
+}
+
+// Calibrate measures what a hit of program costs: a function of this process is
+// called without a probe, with one at its entry, and with one at its return. The
+// program finds that this process is no target and ends; Run is RunTime. It takes some
+// 20 ms.
+func Calibrate(t attach.Tracer, program bpf.Program) (Costs, error) {
+	fail := func(err error) (Costs, error) { return Costs{}, fmt.Errorf("measuring a trap: %w", err) }
+	entry, err := procfs.FS{}.FileOffset(os.Getpid(), uint64(probedPC()))
 	if err != nil {
-		return 0, fmt.Errorf("measuring a trap: %w", err)
+		return fail(err)
 	}
-	exe, err := link.OpenExecutable("/proc/self/exe")
+	const self = "/proc/self/exe"
+	f, err := os.Open(self)
 	if err != nil {
-		return 0, fmt.Errorf("measuring a trap: %w", err)
+		return fail(err)
+	}
+	defer f.Close()
+	e, err := elf.New(f)
+	if err != nil {
+		return fail(err)
+	}
+	ret, err := e.FirstReturn(entry)
+	if err != nil {
+		return fail(err)
+	}
+	exe, err := link.OpenExecutable(self)
+	if err != nil {
+		return fail(err)
 	}
 	without := perCall()
-	l, err := exe.Uprobe("probed", t.Program(program), &link.UprobeOptions{Address: off, PID: os.Getpid()})
-	if err != nil {
-		return 0, fmt.Errorf("measuring a trap: attaching: %w", err)
+	c := Costs{Run: RunTime}
+	for _, at := range []struct {
+		off uint64
+		to  *time.Duration
+	}{{entry, &c.Emulated}, {ret, &c.Stepped}} {
+		l, err := exe.Uprobe("probed", t.Program(program), &link.UprobeOptions{Address: at.off, PID: os.Getpid()})
+		if err != nil {
+			return fail(fmt.Errorf("attaching: %w", err))
+		}
+		with := perCall()
+		if err := l.Close(); err != nil {
+			return fail(fmt.Errorf("detaching: %w", err))
+		}
+		*at.to = max(0, with-without)
 	}
-	defer l.Close()
-	return max(0, perCall()-without), nil
+	return c, nil
 }
 
 // perCall times calls; the median of rounds keeps out what else the host did.

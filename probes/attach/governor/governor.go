@@ -12,6 +12,7 @@ package governor
 
 import (
 	"fmt"
+	"math"
 	"sort"
 	"time"
 
@@ -39,6 +40,7 @@ const (
 type Prober interface {
 	Hits() ([]attach.CodeHits, error)
 	ProbeHits(n int) (uint64, error)
+	ReturnHits(n int) (uint64, error)
 	Detach(n int, reason string) error
 	Reattach(n int) error
 	CodeName(code uint64) (name, file string, err error)
@@ -52,6 +54,10 @@ type Probe struct {
 	// PerTurn is how often a waiting loop calls the function each time round; 0: as
 	// the hits say.
 	PerTurn int
+	// Stepped and Shared are as in attach.PythonStatus.
+	Stepped, Shared bool
+	// Out: it is not in place and others put it in, see Governor.Told.
+	Out bool
 }
 
 // Change is a probe that was taken out or put back.
@@ -69,15 +75,16 @@ type Window struct {
 	// PerTurn is how often a loop that waits calls each time round: a loop goes
 	// through several functions, of which each calls once a turn at most.
 	PerTurn float64
-	Share   float64 // of one core, by the calls that work
-	Caller  string  // code that works and calls most, "" if there is none
+	Cost    time.Duration // of a hit, on average
+	Share   float64       // of one core, by the calls that work
+	Caller  string        // code that works and calls most, "" if there is none
 }
 
 // Governor watches over the probes of one process. It is for one goroutine.
 type Governor struct {
 	prober  Prober
 	budget  Budget
-	cost    time.Duration // of one hit
+	costs   Costs
 	waiting func(name, file string) bool
 	probes  []*state
 	codes   map[uint64]code
@@ -88,6 +95,7 @@ type state struct {
 	Probe
 	attached bool
 	total    uint64 // hits at the last tick
+	returns  uint64 // of these, at returns
 	codes    map[uint64]uint64
 	strikes  int
 	retryAt  int64
@@ -99,15 +107,25 @@ type code struct {
 	waiting bool
 }
 
-// New makes a governor for probes that are attached. cost is what one hit costs
-// the target: the trap and the program's run. waiting tells code that only waits
+// never is when a probe is tried again that others put in.
+const never = math.MaxInt64
+
+// New makes a governor for probes that are attached, but for those that are Out. waiting tells code that only waits
 // by its qualified name and file.
-func New(p Prober, b Budget, cost time.Duration, waiting func(name, file string) bool, probes ...Probe) *Governor {
-	g := &Governor{prober: p, budget: b, cost: cost, waiting: waiting, codes: make(map[uint64]code)}
+func New(p Prober, b Budget, costs Costs, waiting func(name, file string) bool, probes ...Probe) *Governor {
+	g := &Governor{prober: p, budget: b, costs: costs, waiting: waiting, codes: make(map[uint64]code)}
 	for _, x := range probes {
-		g.probes = append(g.probes, &state{Probe: x, attached: true, codes: make(map[uint64]uint64), pause: retry})
+		g.probes = append(g.probes, &state{Probe: x, attached: !x.Out, codes: make(map[uint64]uint64), pause: retry, retryAt: never})
 	}
 	return g
+}
+
+// Told says that others have put probe n of the report in or out. One that is out
+// stays so until they put it in.
+func (g *Governor) Told(n int, attached bool) {
+	if s := g.state(n); s != nil {
+		s.attached, s.strikes, s.total, s.returns, s.retryAt = attached, 0, 0, 0, never
+	}
 }
 
 // Tick looks at the hits since the last tick and acts. at is CLOCK_MONOTONIC, ns;
@@ -132,7 +150,7 @@ func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
 		if first || elapsed <= 0 {
 			continue
 		}
-		w.Share = float64(w.Work) * float64(g.cost) / float64(elapsed)
+		w.Share = float64(w.Work) * float64(w.Cost) / float64(elapsed)
 		windows = append(windows, w)
 	}
 	if first {
@@ -152,9 +170,14 @@ func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
 	if err != nil {
 		return Window{}, fmt.Errorf("reading hits of the probe for %s: %w", s.Detail, err)
 	}
+	returns, err := g.prober.ReturnHits(s.N)
+	if err != nil {
+		return Window{}, fmt.Errorf("reading hits of the probe for %s: %w", s.Detail, err)
+	}
 	w := Window{Probe: s.Probe}
 	all := total - min(total, s.total)
-	s.total = total
+	w.Cost = g.cost(s.Probe, all, min(returns-min(returns, s.returns), all))
+	s.total, s.returns = total, returns
 	var most, mostWaiting uint64
 	for _, h := range hits {
 		if h.Probe != s.Number {
@@ -185,6 +208,22 @@ func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
 	}
 	w.Work = all - w.Waiting
 	return w, nil
+}
+
+// cost is what a hit costs on average, of so many and so many of these at returns.
+func (g *Governor) cost(p Probe, all, returns uint64) time.Duration {
+	entry := g.costs.Emulated + g.costs.Run
+	switch {
+	case p.Shared:
+		entry = g.costs.Run
+	case p.Stepped:
+		entry = g.costs.Stepped + g.costs.Run
+	}
+	if all == 0 {
+		return entry
+	}
+	at := float64(returns) / float64(all)
+	return time.Duration((1-at)*float64(entry) + at*float64(g.costs.Stepped+g.costs.Run))
 }
 
 func (g *Governor) code(addr uint64) code {
@@ -220,7 +259,7 @@ func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 		w := &windows[i]
 		s := g.state(w.Probe.N)
 		reason := ""
-		switch turn := time.Duration(w.PerTurn * float64(g.cost)); {
+		switch turn := time.Duration(w.PerTurn * float64(w.Cost)); {
 		case w.Waiting > 0 && turn > g.budget.Wait:
 			reason = fmt.Sprintf("a loop that waits would wake up to %v late, the budget is %v", turn.Round(100*time.Nanosecond), g.budget.Wait)
 		case total > g.budget.Work && w.Share > 0:
@@ -257,7 +296,7 @@ func (g *Governor) again(at int64) ([]Change, error) {
 			s.retryAt = at + int64(s.pause)
 			return changes, fmt.Errorf("putting the probe for %s back: %w", s.Detail, err)
 		}
-		s.attached, s.total = true, 0
+		s.attached, s.total, s.returns, s.retryAt = true, 0, 0, never
 		changes = append(changes, Change{Probe: s.Probe, Attached: true})
 	}
 	return changes, nil

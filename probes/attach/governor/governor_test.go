@@ -14,6 +14,7 @@ import (
 type fake struct {
 	hits     map[uint64]uint64
 	attached map[int]bool
+	returns  uint64
 	base     uint64 // hits when the probe was attached
 	err      error
 }
@@ -30,9 +31,10 @@ func (f *fake) Hits() ([]attach.CodeHits, error) {
 
 func (f *fake) total() uint64 { return f.hits[0] + f.hits[1] + f.hits[2] + f.hits[3] }
 
-func (f *fake) ProbeHits(int) (uint64, error) { return f.total() - f.base, nil }
-func (f *fake) Detach(n int, _ string) error  { f.attached[n] = false; return nil }
-func (f *fake) Reattach(n int) error          { f.attached[n] = true; f.base = f.total(); return nil }
+func (f *fake) ProbeHits(int) (uint64, error)  { return f.total() - f.base, nil }
+func (f *fake) ReturnHits(int) (uint64, error) { return f.returns, nil }
+func (f *fake) Detach(n int, _ string) error   { f.attached[n] = false; return nil }
+func (f *fake) Reattach(n int) error           { f.attached[n] = true; f.base = f.total(); return nil }
 func (f *fake) CodeName(c uint64) (name, file string, err error) {
 	switch c {
 	case 1:
@@ -86,7 +88,7 @@ func TestWorkOverBudget(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, at := newFake(), second
-			g := New(f, DefaultBudget, 2*time.Microsecond, waits, Probe{Number: 9, Detail: "steps"})
+			g := New(f, DefaultBudget, Costs{Emulated: 2 * time.Microsecond}, waits, Probe{Number: 9, Detail: "steps"})
 			changes, windows := run(t, g, f, &at, 5, c.code, c.per)
 			if (len(changes) > 0) != c.out {
 				t.Fatalf("changes %+v, want one: %v; last window %+v", changes, c.out, windows)
@@ -109,7 +111,7 @@ func TestWorkOverBudget(t *testing.T) {
 
 func TestBurstKeepsTheProbe(t *testing.T) {
 	f, at := newFake(), second
-	g := New(f, DefaultBudget, 2*time.Microsecond, waits, Probe{Number: 9})
+	g := New(f, DefaultBudget, Costs{Emulated: 2 * time.Microsecond}, waits, Probe{Number: 9})
 	for range 5 {
 		if c, _ := run(t, g, f, &at, 1, 1, 100000); len(c) > 0 {
 			t.Fatalf("taken out after one window over the budget: %+v", c)
@@ -132,7 +134,7 @@ func TestWakeUpLatency(t *testing.T) {
 		{11 * time.Microsecond, true, true},
 	} {
 		f, at := newFake(), second
-		g := New(f, DefaultBudget, c.cost, waits, Probe{Number: 9, Detail: "steps"})
+		g := New(f, DefaultBudget, Costs{Emulated: c.cost}, waits, Probe{Number: 9, Detail: "steps"})
 		var changes []Change
 		for range 4 {
 			if c.both && f.attached[0] {
@@ -152,7 +154,7 @@ func TestWakeUpLatency(t *testing.T) {
 
 func TestRetry(t *testing.T) {
 	f, at := newFake(), second
-	g := New(f, DefaultBudget, 2*time.Microsecond, waits, Probe{Number: 9, Detail: "steps"})
+	g := New(f, DefaultBudget, Costs{Emulated: 2 * time.Microsecond}, waits, Probe{Number: 9, Detail: "steps"})
 	var out []int64
 	for range 2000 {
 		c, _ := run(t, g, f, &at, 1, 1, 50000)
@@ -181,7 +183,7 @@ func TestRetry(t *testing.T) {
 func TestHitsError(t *testing.T) {
 	f := newFake()
 	f.err = errors.New("map is gone")
-	if _, _, err := New(f, DefaultBudget, 0, waits, Probe{}).Tick(second); !errors.Is(err, f.err) {
+	if _, _, err := New(f, DefaultBudget, Costs{Emulated: 0}, waits, Probe{}).Tick(second); !errors.Is(err, f.err) {
 		t.Errorf("error %v, want the prober's", err)
 	}
 }

@@ -108,6 +108,7 @@ type core struct {
 	ended, endedBefore map[string]*running
 	clients            map[uint64]int // front end that a sending socket leads to
 	steps              steps
+	dispatches         dispatches
 	// Of its configuration.
 	spec          signal.Opt[int64] // draft tokens
 	blockSize     signal.Opt[int64]

@@ -66,6 +66,7 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 	d.stats.Steps++
 	d.stats.Outputs += uint64(len(d.outputs))
 	d.stamps.add(&d.step)
+	d.endDispatched(c, &d.step, m.Sock, emit)
 	emit(&d.step)
 	d.stopTokens(&d.step, emit)
 	return nil

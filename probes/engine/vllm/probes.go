@@ -38,14 +38,23 @@ const (
 	depthStep     = 6
 )
 
-// Probes returns the probes that show the steps of the scheduler: both ends of a
-// step read time.monotonic, the first of these reads stamping the events, the
-// second the outputs. What this version lacks is left out of the plans.
+// Probes returns the probes that show the steps of the scheduler, the best first.
 func (p *Peeker) Probes() []engine.Probe {
 	module := moduleScheduler
 	if _, err := p.in.Module(module); errors.Is(err, python.ErrNotFound) {
 		module = "vllm.v1.core.scheduler"
 	}
+	clock := p.clockProbe(module)
+	if d, ok := p.dispatchProbe(); ok {
+		// Where workers are told of steps, the core waits for them in a loop that reads the clock.
+		return []engine.Probe{d, clock}
+	}
+	return []engine.Probe{clock}
+}
+
+// clockProbe: both ends of a step read time.monotonic, the first of these reads stamping the events, the
+// second the outputs. What this version lacks is left out of the plans.
+func (p *Peeker) clockProbe(module string) engine.Probe {
 	schedule := plan.New(planSchedule, plan.Func(module, "Scheduler.schedule"), depthSchedule)
 	self := schedule.Local("self")
 	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
@@ -55,7 +64,7 @@ func (p *Peeker) Probes() []engine.Probe {
 	p.queue(self, "deferred_waiting", slotDeferred)
 	p.queue(self, "skipped_waiting", slotSkipped)
 	p.planPool(self, slotFree, slotPool)
-	p.inFlight(schedule)
+	p.inFlight(schedule, depthStep)
 	if on, err := p.log.Bool(); err == nil && !on {
 		p.has(self, "running", func(r *plan.Ref) {
 			r.Each(slotListed.String(), maxStepItems, maxIDBytes, "request_id", "num_computed_tokens")
@@ -66,8 +75,36 @@ func (p *Peeker) Probes() []engine.Probe {
 	self = update.Local("self")
 	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
 	p.planPool(self, slotFree, slotPool)
-	p.inFlight(update)
+	p.inFlight(update, depthStep)
 	out := update.Local("scheduler_output").Addr(slotOutput.String())
+	p.composition(out)
+	if p.inside() {
+		// What would be in messages.
+		out.Attr("scheduled_new_reqs").EachLenOf(plan.Function{}, slotPrompts.String(), maxStepItems, maxIDBytes, "req_id", "prompt_token_ids")
+		outputs := update.Frame(plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), 1).Local("self").
+			AttrOf(plan.Func(moduleOutputs, "EngineCoreOutputs"), "outputs")
+		class := plan.Func(moduleOutputs, "EngineCoreOutput")
+		outputs.EachLenOf(class, slotOuts.String(), maxStepItems, maxIDBytes, "request_id", "new_token_ids")
+		outputs.EachOf(class, slotEnds.String(), maxStepItems, 0, "finish_reason", "pooling_output")
+	}
+	p.batch(out)
+
+	return engine.Probe{
+		Detail:   signal.DetailSteps,
+		Source:   engine.SourceClock,
+		Callable: plan.Func("time", "monotonic"),
+		Waiting:  waiting,
+		PerTurn:  len(waiting),
+		Watches: []engine.Watch{
+			{Caller: plan.Func(module, "Scheduler.schedule"), Plans: []*plan.Plan{schedule}},
+			{Caller: plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), Plans: []*plan.Plan{update}},
+		},
+	}
+}
+
+// composition adds what a SchedulerOutput says of a step but for batch, which comes last:
+// it may need all the room that is left.
+func (p *Peeker) composition(out *plan.Ref) {
 	fields := p.fields("vllm.v1.core.sched.output", "SchedulerOutput")
 	cached := p.fields("vllm.v1.core.sched.output", "CachedRequestData")
 	out.Attr("total_num_scheduled_tokens").Value(slotTokens.String())
@@ -85,27 +122,11 @@ func (p *Peeker) Probes() []engine.Probe {
 		others.Attr("num_computed_tokens").Elements(slotComputed.String(), maxStepItems, 0)
 	}
 	out.Attr("scheduled_new_reqs").Each(slotNew.String(), maxStepItems, maxIDBytes, "req_id", "num_computed_tokens")
-	if p.inside() {
-		// What would be in messages.
-		out.Attr("scheduled_new_reqs").EachLenOf(plan.Function{}, slotPrompts.String(), maxStepItems, maxIDBytes, "req_id", "prompt_token_ids")
-		outputs := update.Frame(plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), 1).Local("self").
-			AttrOf(plan.Func(moduleOutputs, "EngineCoreOutputs"), "outputs")
-		class := plan.Func(moduleOutputs, "EngineCoreOutput")
-		outputs.EachLenOf(class, slotOuts.String(), maxStepItems, maxIDBytes, "request_id", "new_token_ids")
-		outputs.EachOf(class, slotEnds.String(), maxStepItems, 0, "finish_reason", "pooling_output")
-	}
-	out.Attr("num_scheduled_tokens").Items(slotScheduled.String(), maxStepItems, maxIDBytes)
+}
 
-	return []engine.Probe{{
-		Detail:   signal.DetailSteps,
-		Callable: plan.Func("time", "monotonic"),
-		Waiting:  waiting,
-		PerTurn:  len(waiting),
-		Watches: []engine.Watch{
-			{Caller: plan.Func(module, "Scheduler.schedule"), Plans: []*plan.Plan{schedule}},
-			{Caller: plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), Plans: []*plan.Plan{update}},
-		},
-	}}
+// batch adds the requests of a step with their tokens.
+func (p *Peeker) batch(out *plan.Ref) {
+	out.Attr("num_scheduled_tokens").Items(slotScheduled.String(), maxStepItems, maxIDBytes)
 }
 
 // inside reports whether the core is part of a program, rather than a process of its
@@ -152,16 +173,16 @@ func (p *Peeker) planPool(self *plan.Ref, free, all slot) {
 
 // inFlight adds how many steps are under way: the queue of the core, or None if it
 // runs one at a time.
-func (p *Peeker) inFlight(to *plan.Plan) {
+func (p *Peeker) inFlight(to *plan.Plan, depth int) {
 	queue, err := p.core.Attr("batch_queue")
 	if err != nil {
 		return
 	}
 	if queue.IsNone() {
-		to.Frame(plan.Func(moduleCore, "EngineCore.step"), depthStep).Local("self").Attr("batch_queue").Value(slotInFlight.String())
+		to.Frame(plan.Func(moduleCore, "EngineCore.step"), depth).Local("self").Attr("batch_queue").Value(slotInFlight.String())
 		return
 	}
-	f := to.Frame(plan.Func(moduleCore, "EngineCore.step_with_batch_queue"), depthStep)
+	f := to.Frame(plan.Func(moduleCore, "EngineCore.step_with_batch_queue"), depth)
 	r := f.Local("self").Attr("batch_queue")
 	if _, err := queue.Attr("queue"); err == nil { // a queue.Queue
 		r = r.Attr("queue")

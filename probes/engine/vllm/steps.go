@@ -17,6 +17,7 @@ import (
 const (
 	planSchedule = "schedule"
 	planUpdate   = "update"
+	planDispatch = "dispatch"
 )
 
 // slot is a value of a capture that the decoder reads.
@@ -47,6 +48,7 @@ const (
 	slotPrompts   // where the core sends no messages: new requests, with the tokens of their prompts
 	slotOuts      // the outputs there: id, number of tokens
 	slotEnds      // of the same: finish reason, result of pooling
+	slotNotify    // at a dispatch: the object that wakes the workers
 	slotStamp     // the core's stamp of a message, s
 	slotEngine    // index of the core
 	slotText      // the first text of a call of the tokenizer: its address
@@ -60,7 +62,7 @@ const (
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
 	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed",
 	"prompts", "outputs", "ends",
-	"stamp", "engine", "text", "chars", "texts", "id", "prompt"}
+	"notify", "stamp", "engine", "text", "chars", "texts", "id", "prompt"}
 
 func (s slot) String() string { return slotNames[s] }
 
@@ -189,6 +191,8 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 		d.scheduled(d.core(r.PID, 0), at, v, emit)
 	case planUpdate:
 		d.updated(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
+	case planDispatch:
+		d.dispatchSeen(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
 	case planEncode:
 		d.encoded(r, l.overhead, v, emit)
 	case planDecode:
@@ -305,6 +309,9 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 		return
 	}
 	s.ended, s.endedNo = output.Addr, number
+	if sure && numbered && d.endByClock(c, number, at, emit) {
+		return
+	}
 	for len(s.open) > 0 && sure && s.open[0].number < number {
 		d.abandon(c, 1, !numbered, emit)
 	}
@@ -318,9 +325,19 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 		g.Number = signal.Some(number)
 	}
 	g.Update = at
-	g.Tokens = known(v.int(slotTokens))
 	g.FreeAfter = known(v.int(slotFree))
 	g.Partial = cut
+	d.stepLists(c, v)
+	d.newInside(c, v, cmp.Or(g.Schedule, g.Update), emit)
+	d.stepRequests(c, v)
+	emit(g)
+	d.outputsInside(c, v, at, emit)
+}
+
+// stepLists reads what a SchedulerOutput says of a step besides its requests.
+func (d *Decoder) stepLists(c *core, v reading) {
+	g := &d.stepSig
+	g.Tokens = known(v.int(slotTokens))
 	d.preempted, g.PreemptedKnown = d.idList(v, slotPreempted, d.preempted[:0])
 	g.Preempted = orNil(d.preempted)
 	for _, id := range g.Preempted {
@@ -330,10 +347,6 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 	}
 	d.finished, _ = d.idList(v, slotFinished, d.finished[:0])
 	g.Finished = orNil(d.finished)
-	d.newInside(c, v, cmp.Or(g.Schedule, g.Update), emit)
-	d.stepRequests(c, v)
-	emit(g)
-	d.outputsInside(c, v, at, emit)
 }
 
 // idList reads a set of request ids, which have no order there: sorted, so that

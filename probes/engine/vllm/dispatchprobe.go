@@ -1,0 +1,76 @@
+package vllm
+
+import (
+	"inferspan/correlate/signal"
+	"inferspan/probes/engine"
+	"inferspan/probes/python/plan"
+)
+
+const (
+	moduleExecutor = "vllm.v1.executor.multiproc_executor"
+	moduleQueue    = "vllm.distributed.device_communicators.shm_broadcast"
+	moduleSocket   = "zmq.sugar.socket"
+
+	// Python frames from the send of a wake-up outwards: Socket.send, SpinCondition.notify,
+	// MessageQueue.enqueue, MultiprocExecutor.collective_rpc, execute_model, the step of
+	// the core; and two more, for versions and subclasses that put a function between.
+	depthNotify   = 2
+	depthDispatch = 7
+	depthCore     = 8
+)
+
+// lacks is what the steps do not say that are seen at their dispatch.
+const lacks = "when a step began to be scheduled (known where a new request says it), the state of the queues before it, and free KV blocks at its end"
+
+// dispatchProbe shows a step at the wake-up of the workers that are to run it, where
+// they are processes of their own. The function that sends it has its breakpoint
+// anyway, for the outputs. ok is false if this core wakes no workers so.
+//
+// pyzmq sends without the interpreter's lock. What the plan reads belongs to the core's
+// main thread, which is the one that sends.
+func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
+	executor, err := p.core.Attr("model_executor")
+	if err != nil || executor.TypeName() != "MultiprocExecutor" {
+		return engine.Probe{}, false
+	}
+	for _, fn := range []plan.Function{
+		plan.Func(moduleSocket, "Socket.send"), plan.Func(moduleQueue, "SpinCondition.notify"), plan.Func(moduleExecutor, "MultiprocExecutor.execute_model"),
+	} {
+		if _, err := p.in.Code(fn.Module, fn.Path...); err != nil {
+			return engine.Probe{}, false
+		}
+	}
+	if local, err := executor.Path("rpc_broadcast_mq", "n_local_reader"); err == nil {
+		if n, err := local.Int(); err == nil && n == 0 {
+			return engine.Probe{}, false // the workers are on other hosts
+		}
+	}
+	to := plan.New(planDispatch, plan.Func(moduleExecutor, "MultiprocExecutor.execute_model"), depthDispatch)
+	// A long message is several sends, of which the wake-up is the last.
+	to.Frame(plan.Func(moduleQueue, "SpinCondition.notify"), depthNotify).Local("self").Addr(slotNotify.String())
+	out := to.Local("scheduler_output").Addr(slotOutput.String())
+	step := "EngineCore.step"
+	if queue, err := p.core.Attr("batch_queue"); err == nil && !queue.IsNone() {
+		step = "EngineCore.step_with_batch_queue"
+	}
+	self := to.Frame(plan.Func(moduleCore, step), depthCore).Local("self").Attr("scheduler")
+	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
+	p.has(self, "running", func(r *plan.Ref) { r.Len(slotRunning.String()) })
+	p.queue(self, "waiting", slotWaiting)
+	p.queue(self, "kv_holding_waiting", slotHolding)
+	p.queue(self, "deferred_waiting", slotDeferred)
+	p.queue(self, "skipped_waiting", slotSkipped)
+	p.planPool(self, slotFree, slotPool)
+	p.inFlight(to, depthCore)
+	p.composition(out)
+	p.batch(out)
+	return engine.Probe{
+		Detail: signal.DetailSteps,
+		Source: engine.SourceDispatch,
+		Lacks:  lacks,
+		ZMQ:    "zmq_msg_send",
+		Watches: []engine.Watch{
+			{Caller: plan.Func(moduleSocket, "Socket.send"), Plans: []*plan.Plan{to}},
+		},
+	}, true
+}
