@@ -47,7 +47,7 @@ func (p *Peeker) Probes() []engine.Probe {
 	clock := p.clockProbe(module)
 	if d, ok := p.dispatchProbe(); ok {
 		// Where workers are told of steps, the core waits for them in a loop that reads the clock.
-		return []engine.Probe{d, clock}
+		return []engine.Probe{clock, d}
 	}
 	return []engine.Probe{clock}
 }
