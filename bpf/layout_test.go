@@ -186,7 +186,7 @@ func TestEnums(t *testing.T) {
 		"loss_reason": {"LOSS_RING_FULL": uint64(event.LossRingFull), "LOSS_FAULT": uint64(event.LossFault), "LOSS_MAP_FULL": uint64(event.LossMapFull),
 			"LOSS_UNMATCHED": uint64(event.LossUnmatched), "LOSS_UNKNOWN_MSG": uint64(event.LossUnknownMsg),
 			"LOSS_TRUNCATED": uint64(event.LossTruncated), "LOSS_REASONS": uint64(event.LossReasons)},
-		"target_role": {"ROLE_CORE": uint64(RoleCore), "ROLE_RECEIPT": uint64(RoleReceipt), "ROLE_HTTP": uint64(RoleHTTP)},
+		"target_role": {"ROLE_CORE": uint64(RoleCore), "ROLE_RECEIPT": uint64(RoleReceipt), "ROLE_HTTP": uint64(RoleHTTP), "ROLE_SEND": uint64(RoleSend)},
 	}
 	for name, values := range want {
 		var e *btf.Enum

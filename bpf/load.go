@@ -61,6 +61,7 @@ const (
 	RoleCore    Role = 1 // copy the ZeroMQ frames sent and received
 	RoleReceipt Role = 2 // note the ZeroMQ frames received
 	RoleHTTP    Role = 4 // copy HTTP over accepted TCP connections
+	RoleSend    Role = 8 // copy the ZeroMQ frames sent
 	// RoleAPI is an API server: its responses go out over HTTP, its tokens come
 	// in over ZeroMQ.
 	RoleAPI = RoleReceipt | RoleHTTP

@@ -2,7 +2,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
  * Tap on libzmq: the frames that an engine core sends and receives, and receipts
- * of the frames that a front end receives.
+ * of the frames that a front end receives; or, where each process of an engine is
+ * looked at for what it sends, the frames sent.
  *
  * In the core every frame of the two request sockets is copied; which sockets
  * those are is left to the decoder. A send is seen at its entry, where the frame
@@ -227,7 +228,7 @@ int BPF_KPROBE(wire_send, __u64 msg, __u64 sock, int flags)
 	bool more = flags & ZMQ_SNDMORE;
 	__u32 part;
 
-	if (!t || !(t->roles & ROLE_CORE))
+	if (!t || !(t->roles & (ROLE_CORE | ROLE_SEND)))
 		return 0;
 	part = next_part(ids >> 32, sock, FRAME_SEND, more);
 	if (!read_msg(msg, &f))

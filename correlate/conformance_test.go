@@ -28,8 +28,22 @@ func layerOf(s *trace.Span) *semconv.Span {
 	case "inferspan.prefill_chunk":
 		return semconv.SpanByID(semconv.SpanOwnPrefillChunk)
 	}
+	for i := range semconv.Spans {
+		if d := &semconv.Spans[i]; d.Engine == "sglang" && d.Layer != "entry" && matches(d.NameRegex, s.Name) {
+			return d
+		}
+	}
 	op, _, _ := strings.Cut(s.Name, " ")
 	return semconv.SpanByID("vllm.entry." + op)
+}
+
+var regexes = map[string]*regexp.Regexp{}
+
+func matches(regex, s string) bool {
+	if regexes[regex] == nil {
+		regexes[regex] = regexp.MustCompile(regex)
+	}
+	return regexes[regex].MatchString(s)
 }
 
 // typeOf gives the specification's word for a value's type.
@@ -63,11 +77,15 @@ func conforms(t *testing.T, tr *trace.Tree, o Options) {
 			t.Errorf("span %q is not documented", s.Name)
 			continue
 		}
-		if !regexp.MustCompile(def.NameRegex).MatchString(s.Name) {
+		if !matches(def.NameRegex, s.Name) {
 			t.Errorf("span name %q does not match %s", s.Name, def.NameRegex)
 		}
-		if def.MinLevel > o.Precision {
-			t.Errorf("span %s at precision %d", s.Name, o.Precision)
+		level := o.Precision
+		if def.Engine == "sglang" {
+			level = o.TraceLevel
+		}
+		if def.MinLevel > level {
+			t.Errorf("span %s at level %d", s.Name, level)
 		}
 		seen := map[string]bool{}
 		for _, a := range s.Attrs {
@@ -97,14 +115,17 @@ func conforms(t *testing.T, tr *trace.Tree, o Options) {
 			}
 		}
 		for _, e := range s.Events {
-			def := semconv.EventByID("vllm.event." + e.Name)
-			if def == nil || def.MinLevel > o.Precision {
-				t.Errorf("%s: event %q at precision %d", s.Name, e.Name, o.Precision)
+			edef := semconv.EventByID("vllm.event." + e.Name)
+			if def.Engine == "sglang" {
+				edef = semconv.EventByID("sglang.event." + e.Name)
+			}
+			if edef == nil || edef.MinLevel > level || !slices.Contains(def.Events, edef.ID) {
+				t.Errorf("%s: event %q at level %d", s.Name, e.Name, level)
 				continue
 			}
 			for _, a := range e.Attrs {
-				i := slices.IndexFunc(def.Attrs, func(d semconv.Attr) bool { return d.Name == a.Key })
-				if i < 0 || typeOf(a.Value) != def.Attrs[i].Type || (def.Attrs[i].Sensitive && !o.Content.span()) {
+				i := slices.IndexFunc(edef.Attrs, func(d semconv.Attr) bool { return d.Name == a.Key })
+				if i < 0 || typeOf(a.Value) != edef.Attrs[i].Type || (edef.Attrs[i].Sensitive && !o.Content.span()) {
 					t.Errorf("event %s: %s (%T)", e.Name, a.Key, a.Value)
 				}
 			}
@@ -151,9 +172,16 @@ func checkAttr(t *testing.T, span string, def *semconv.Attr, a trace.Attr, layer
 
 func metricsConform(t *testing.T, m metric.Snapshot) {
 	t.Helper()
+	metricsConformTo(t, m, "vllm")
+}
+
+// metricsConformTo reports what is not as specified in the metrics of one engine.
+func metricsConformTo(t *testing.T, m metric.Snapshot, engine string) {
+	t.Helper()
+	other := map[string]string{"vllm": "sglang", "sglang": "vllm"}[engine]
 	last := -1
 	for _, f := range m.Families {
-		i := slices.IndexFunc(semconv.Metrics, func(d semconv.Metric) bool { return d.Name == f.Name && d.Engine != "sglang" })
+		i := slices.IndexFunc(semconv.Metrics, func(d semconv.Metric) bool { return d.Name == f.Name && d.Engine != other })
 		if i < 0 {
 			t.Errorf("metric %s is not documented", f.Name)
 			continue
@@ -257,4 +285,11 @@ func TestComplete(t *testing.T) {
 			t.Errorf("no series of %s", def.Name)
 		}
 	}
+}
+
+func names(m metric.Snapshot) (out []string) {
+	for _, f := range m.Families {
+		out = append(out, f.Name)
+	}
+	return out
 }

@@ -36,14 +36,19 @@ func (p Policy) event() bool { return p == ContentEvent || p == ContentSpanAndEv
 
 // Defaults of Options.
 const (
-	DefaultEventLimit   = 128   // OTEL_SPAN_EVENT_COUNT_LIMIT's default
-	DefaultMaxRequests  = 16384 // about 1 kB each
-	DefaultMaxExchanges = 16384 // about 1 kB each, without content
+	DefaultEventLimit   = 128     // OTEL_SPAN_EVENT_COUNT_LIMIT's default
+	DefaultMaxRequests  = 16384   // about 1 kB each
+	DefaultMaxExchanges = 16384   // about 1 kB each, without content
+	DefaultMaxStages    = 1 << 20 // about 60 bytes each
+
+	DefaultTraceLevel = 3 // SGLang's own
+	maxTraceLevel     = 4
 )
 
 // Options of a Correlator. The zero value is not the default: see NewOptions.
 type Options struct {
-	Precision  int    // 0: llm_request; 1: and its stages; 2: and their events
+	Precision  int    // vLLM. 0: llm_request; 1: and its stages; 2: and their events
+	TraceLevel int    // SGLang, as its own tracing has them. 0: no spans but entry spans, 1 to 4: stages up to that level
 	Content    Policy // see Policy
 	EventLimit int    // events per span, at least 1; the rest is counted
 	ServerKind bool   // entry spans are SERVER instead of INTERNAL
@@ -59,11 +64,12 @@ type Options struct {
 	// is, marked evicted, and counted.
 	MaxRequests  int
 	MaxExchanges int
+	MaxStages    int // of all requests together, with their marks
 }
 
-// NewOptions returns the defaults: precision 1, no content.
+// NewOptions returns the defaults: precision 1, trace level 3, no content.
 func NewOptions() Options {
-	return Options{Precision: 1, EventLimit: DefaultEventLimit, MaxRequests: DefaultMaxRequests, MaxExchanges: DefaultMaxExchanges}
+	return Options{Precision: 1, TraceLevel: DefaultTraceLevel, EventLimit: DefaultEventLimit, MaxRequests: DefaultMaxRequests, MaxExchanges: DefaultMaxExchanges, MaxStages: DefaultMaxStages}
 }
 
 // Sink takes a finished tree and owns it. With Options.StepRecords it also takes
@@ -103,7 +109,9 @@ type Correlator struct {
 
 	reqs    list[request, *request] // live requests, in order of arrival
 	held    []*request
-	waiting []*request                // finished, their last message not delivered yet
+	waiting []*request // finished, and something of them not seen yet
+	closing []closing
+	kept    int                       // stages and marks
 	exs     list[exchange, *exchange] // live exchanges, in order of beginning
 	ended   []*exchange
 
@@ -132,7 +140,23 @@ func New(o Options) *Correlator {
 	if o.MaxExchanges < 1 {
 		o.MaxExchanges = d.MaxExchanges
 	}
+	if o.MaxStages < 1 {
+		o.MaxStages = d.MaxStages
+	}
+	if o.TraceLevel < 0 || o.TraceLevel > maxTraceLevel {
+		o.TraceLevel = d.TraceLevel
+	}
 	return &Correlator{opt: o}
+}
+
+// SetTraceLevel changes Options.TraceLevel for the requests that begin from now on,
+// as the engine's own tracing does, and reports whether there is such a level.
+func (c *Correlator) SetTraceLevel(level int) bool {
+	if level < 0 || level > maxTraceLevel {
+		return false
+	}
+	c.opt.TraceLevel = level
+	return true
 }
 
 // Put takes one signal and hands every tree that it completes to sink. Nothing
@@ -188,6 +212,15 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.Detokenized:
 		c.tick(s.At)
 		c.detokenized(s)
+	case *signal.Stage:
+		c.tick(s.At)
+		c.stage(s)
+	case *signal.Mark:
+		c.tick(s.At)
+		c.mark(s)
+	case *signal.RequestTimes:
+		c.tick(s.At)
+		c.requestTimes(s)
 	case *signal.KVTransfer:
 		c.tick(s.End)
 		c.kvTransfer(s)
@@ -227,6 +260,8 @@ type Seen struct {
 	Tokenize   bool // times of the tokenizer
 	Detokenize bool // times of the detokenizer
 	Transfers  bool // waits for remote KV blocks
+	Stages     bool // stages of requests in threads of the engine
+	Times      bool // stamps of a front end about its requests
 }
 
 // Seen reports on one engine; the zero value if it is not known.
@@ -300,7 +335,7 @@ func (c *Correlator) detach(at signal.Mono) {
 	for c.reqs.head != nil {
 		c.emitAlone(c.reqs.head)
 	}
-	c.held, c.ended = nil, nil
+	c.held, c.ended, c.closing = nil, nil, nil
 	for _, e := range c.engines {
 		e.untokenized, e.tokenizings = nil, nil
 	}
@@ -313,7 +348,7 @@ func (c *Correlator) sweep() {
 	for _, r := range c.waiting {
 		switch {
 		case !r.waiting:
-		case c.now-r.lastSend > deliveryWait:
+		case c.now-max(r.lastSend, r.settleFrom) > deliveryWait:
 			r.waiting = false
 			c.requestDone(r)
 		default:
@@ -323,6 +358,8 @@ func (c *Correlator) sweep() {
 	}
 	clear(c.waiting[n:])
 	c.waiting = c.waiting[:n]
+
+	c.closeUp()
 
 	for _, e := range c.engines {
 		c.claimTokenizings(e, c.now-reorderWait, nil)

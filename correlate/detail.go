@@ -167,18 +167,21 @@ func (d *detail) late(r *request) bool {
 	return true
 }
 
+// missing names the attributes that are not there since a detail was not seen.
+func (v *view) missing(detail string, has func(string) bool, names ...string) {
+	why := v.r.lostDetail(detail)
+	for _, n := range names {
+		if why != "" && !has(n) {
+			v.unavailable = append(v.unavailable, fmt.Sprintf("%s: %s", n, why))
+		}
+	}
+}
+
 // noteUnavailable names the attributes that r would have but for probes that were
 // taken out.
 func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
 	r := v.r
-	miss := func(detail string, names ...string) {
-		why := r.lostDetail(detail)
-		for _, n := range names {
-			if why != "" && !has(n) {
-				v.unavailable = append(v.unavailable, fmt.Sprintf("%s: %s", n, why))
-			}
-		}
-	}
+	miss := func(detail string, names ...string) { v.missing(detail, has, names...) }
 	if !r.core.eng.events() && !r.core.eng.seen.Events {
 		miss(signal.DetailSteps, semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelInference)
 	}

@@ -12,15 +12,18 @@ import (
 type engine struct {
 	id     signal.EngineID
 	kind   string
+	rules  rules
 	model  string
 	pdRole string
 	base   []signal.KV     // resource attributes of the whole engine
 	res    *trace.Resource // of them
 	procs  []process
 	cores  []*core
-	msgs   messages
-	fronts []front // front ends by index, as learned
-	seen   Seen
+	// unplaced has the requests whose core is not known yet; nil if there were none.
+	unplaced *core
+	msgs     messages
+	fronts   []front // front ends by index, as learned
+	seen     Seen
 
 	exchanges map[signal.Exchange]*exchange
 	byID      map[string][]*exchange // by response id, known or announced
@@ -36,10 +39,13 @@ type engine struct {
 }
 
 type process struct {
-	pid  uint32
-	role string
-	own  []signal.KV
-	res  *trace.Resource
+	pid                                uint32
+	role                               string
+	host                               string // as the engine names it
+	nspid                              uint32
+	tensorRank, pipelineRank, dataRank signal.Opt[int64]
+	own                                []signal.KV
+	res                                *trace.Resource
 }
 
 // front ties a front end's index to its process.
@@ -67,7 +73,7 @@ func (c *Correlator) engine(id signal.EngineID) *engine {
 			return e
 		}
 	}
-	e := &engine{id: id, res: &trace.Resource{}, exchanges: map[signal.Exchange]*exchange{}, byID: map[string][]*exchange{}, byResp: map[string][]*request{}}
+	e := &engine{id: id, rules: rulesOf(""), res: &trace.Resource{}, exchanges: map[signal.Exchange]*exchange{}, byID: map[string][]*exchange{}, byResp: map[string][]*request{}}
 	c.engines = append(c.engines, e)
 	return e
 }
@@ -80,11 +86,42 @@ func (e *engine) core(k signal.Core) *core {
 	}
 	co := &core{Core: k, eng: e, reqs: map[string]*request{}, over: map[string]*request{}}
 	e.cores = append(e.cores, co)
+	if k.Index == signal.CoreUnknown {
+		e.unplaced = co
+	}
 	return co
+}
+
+// running returns the request of that id in co. One that waited for its core to be
+// known is there from now on; if it is co that is not known, it may be anywhere.
+func (e *engine) running(co *core, id string) *request {
+	if r := co.reqs[id]; r != nil {
+		return r
+	}
+	if e.unplaced == nil {
+		return nil
+	}
+	if co == e.unplaced {
+		for _, o := range e.cores {
+			if r := o.reqs[id]; r != nil {
+				return r
+			}
+		}
+		return nil
+	}
+	r := e.unplaced.reqs[id]
+	if r != nil {
+		delete(e.unplaced.reqs, id)
+		r.core, co.reqs[id] = co, r
+	}
+	return r
 }
 
 func (c *Correlator) engineFacts(s *signal.Engine) {
 	e := c.engine(s.ID)
+	if e.kind != s.Kind {
+		e.rules = rulesOf(s.Kind)
+	}
 	e.kind, e.model, e.pdRole = s.Kind, s.Model, s.PDRole
 	e.base = cloneKV(s.Resource)
 	e.res = resource(e.res, e.base, nil)
@@ -96,7 +133,11 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 				old = q.res
 			}
 		}
-		procs = append(procs, process{p.PID, p.Role, cloneKV(p.Resource), old})
+		procs = append(procs, process{
+			pid: p.PID, role: p.Role, host: p.HostID, nspid: p.NSPID,
+			tensorRank: p.TensorRank, pipelineRank: p.PipelineRank, dataRank: p.DataRank,
+			own: cloneKV(p.Resource), res: old,
+		})
 	}
 	e.procs = procs
 	e.describeProcesses()

@@ -60,7 +60,7 @@ func (c *Correlator) emitExchange(x *exchange) {
 	f.b = append(f.b, t[:]...)
 	root.SpanID = f.spanID()
 	for i := range views {
-		tree.Spans = c.requestSpans(tree.Spans, &views[i], parent{trace: t, span: root.SpanID, state: root.TraceState})
+		tree.Spans = x.eng.rules.spans(c, tree.Spans, &views[i], parent{trace: t, span: root.SpanID, state: root.TraceState})
 	}
 	tree.Spans[0] = root
 	if c.opt.Content.event() && (x.body.Messages != "" || x.content != "") {

@@ -66,7 +66,7 @@ type coreMetrics struct {
 	blocks, blocksUsed        signal.Opt[int64]
 	prefixQueries, prefixHits signal.Opt[int64] // sums
 	preemptions               uint64
-	prompt, generated         uint64
+	prompt, generated, cached uint64
 	n, maxTokens              signal.Opt[int64] // sums
 	queue, prefill            int64
 	decode, inference         int64
@@ -164,7 +164,7 @@ func (m *coreMetrics) setBlocks(all, free int64) bool {
 }
 
 // countFirst adds r's time to first token, once.
-func (c *Correlator) countFirst(r *request) {
+func (vllmRules) countFirst(c *Correlator, r *request) {
 	if r.ttftCounted || !r.firstOK || r.arrival == 0 || r.tokens == 0 || r.pooling || !c.offset(&r.off, &r.offOK) {
 		return
 	}
@@ -176,7 +176,7 @@ func (c *Correlator) countFirst(r *request) {
 }
 
 // countFinished adds a request that finished, once.
-func (c *Correlator) countFinished(r *request) {
+func (vllmRules) countFinished(c *Correlator, r *request) {
 	if r.counted {
 		return
 	}
@@ -359,11 +359,12 @@ func (c *Correlator) snapshot() metric.Snapshot {
 		for _, co := range e.cores {
 			c.corePoints(f, e, co)
 		}
+		e.rules.enginePoints(f, e)
 		detailPoints(f, e)
 		for _, u := range e.usage {
 			res := e.resource(u.pid)
-			f.add(semconv.MetricIDVLLMGenAILLMUsageTokens, float64(u.in), res, dimCallType, dimCallKind, dimRPCType, u.model, u.kind, "input")
-			f.add(semconv.MetricIDVLLMGenAILLMUsageTokens, float64(u.out), res, dimCallType, dimCallKind, dimRPCType, u.model, u.kind, "output")
+			f.add(e.rules.usageMetric(), float64(u.in), res, dimCallType, dimCallKind, dimRPCType, u.model, u.kind, "input")
+			f.add(e.rules.usageMetric(), float64(u.out), res, dimCallType, dimCallKind, dimRPCType, u.model, u.kind, "output")
 		}
 	}
 	for r := c.reqs.head; r != nil; r = r.next {

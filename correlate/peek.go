@@ -45,7 +45,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 	e := c.engine(a.Core.Engine)
 	e.seen.Peeks = true
 	co := e.core(a.Core)
-	r := co.reqs[a.ID]
+	r := e.running(co, a.ID)
 	if s.State == signal.RequestFinished {
 		if r != nil && !e.seen.Outputs {
 			c.endRequest(r, endStepped, r.lastSeen())
@@ -142,6 +142,7 @@ func (c *Correlator) engineState(s *signal.EngineState) {
 	e := c.engine(s.Core.Engine)
 	e.seen.State = true
 	co := e.core(s.Core)
+	e.rules.state(co, s)
 	if t := &co.steps; !t.ever && !t.base.OK {
 		t.base = notNegative(s.Step)
 	}

@@ -27,6 +27,10 @@ type request struct {
 	core               *core
 	client             int
 	child              signal.Opt[int]
+	pid                uint32            // of its front end, 0 if not known
+	stream             signal.Opt[bool]  // the client gets outputs as they come
+	room               signal.Opt[int64] // of a request that is prefilled elsewhere
+	level              int               // trace level
 	pooling            bool
 	arrivalSeen        bool // seen arriving in the core
 	traceParent        string
@@ -37,6 +41,7 @@ type request struct {
 	cached             signal.Opt[int64]
 
 	arrival signal.Wall
+	began   signal.Mono // time when it was first seen
 	added   signal.Mono // receipt in the core, or first seen
 	off     int64       // wall - mono, from when it began
 	offOK   bool
@@ -69,17 +74,20 @@ type request struct {
 	steps      *requestSteps // nil: no step with it was seen
 	bySteps    bool          // its outputs are worked out from its steps
 	kv         *transfer     // nil: it did not wait for remote KV blocks
+	way        *way          // nil: nothing was seen of it
+	failure    *signal.Failure
 	tokenize   timeIn
 	detokenize detokenizing
 
-	end     endKind
-	endAt   signal.Mono
-	waiting bool // ended, delivery of the last message outstanding
-	done    bool
-	doneAt  signal.Mono
-	evicted bool
-	counted bool // in the metrics of finished requests
-	losses  uint64
+	end        endKind
+	endAt      signal.Mono
+	waiting    bool        // ended, and something of it not seen yet
+	settleFrom signal.Mono // since when what the rules ask for is waited for
+	done       bool
+	doneAt     signal.Mono
+	evicted    bool
+	counted    bool // in the metrics of finished requests
+	losses     uint64
 
 	ex   *exchange
 	corr string
@@ -109,7 +117,7 @@ func (c *Correlator) requestAdded(s *signal.RequestAdded) {
 	e := c.engine(s.Core.Engine)
 	e.seen.Requests = e.seen.Requests || s.Known
 	co := e.core(s.Core)
-	r := co.reqs[s.ID]
+	r := e.running(co, s.ID)
 	switch {
 	case r != nil && !s.Known:
 		return // nothing new
@@ -134,7 +142,7 @@ func (c *Correlator) describe(r *request, s *signal.RequestAdded) {
 	e.unindex(r)
 	r.external, r.resp, r.child, r.client = s.ExternalID, s.ResponseID, s.Child, s.Client
 	r.pooling, r.prompt, r.param, r.traceParent = s.Pooling, s.PromptTokens, s.Param, s.TraceParent
-	r.adapter = s.Adapter
+	r.adapter, r.pid, r.stream, r.room = s.Adapter, s.PID, s.Stream, s.Room
 	r.arrival = s.Arrival
 	if r.offOK && r.arrival != 0 && int64(r.arrival) > int64(r.added)+r.off {
 		// Nothing reaches the core before it arrived at the front end: the wall
@@ -159,7 +167,7 @@ func (c *Correlator) newRequest(co *core, id string, at signal.Mono) *request {
 		}
 		c.release(old)
 	}
-	r := &request{id: id, core: co, client: -1, added: at, losses: c.losses, off: c.clock.off, offOK: c.clock.ok}
+	r := &request{id: id, core: co, client: -1, began: c.now, added: at, level: c.opt.TraceLevel, losses: c.losses, off: c.clock.off, offOK: c.clock.ok}
 	c.reqs.push(r)
 	co.reqs[id] = r
 	delete(co.over, id)
@@ -195,7 +203,9 @@ func (c *Correlator) stepOutput(s *signal.StepOutput) {
 				c.own.droppedOutputs++
 				continue
 			}
-			r = c.newRequest(co, string(o.ID), s.At) // seen for the first time in mid-flight
+			if r = e.running(co, string(o.ID)); r == nil {
+				r = c.newRequest(co, string(o.ID), s.At) // seen for the first time in mid-flight
+			}
 		}
 		c.output(co, r, s, o, stamp, seq)
 	}
@@ -225,6 +235,10 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 	}
 	if o.Finish != signal.FinishNone {
 		r.finish, r.finishReason = o.Finish, o.FinishReason
+		if o.Failure != nil {
+			f := *o.Failure
+			r.failure = &f
+		}
 		c.endRequest(r, endFinished, s.At)
 	}
 }
@@ -249,6 +263,7 @@ func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *
 		return
 	}
 	r.first, r.firstSend, r.firstMsg = stamp, s.At, seq
+	co.m.cached += uint64(max(o.CachedTokens.V, 0))
 	switch {
 	case o.PromptTokens.OK:
 		co.m.prompt += uint64(max(o.PromptTokens.V, 0))
@@ -292,11 +307,16 @@ func (c *Correlator) engineEvents(co *core, r *request, events []signal.EngineEv
 }
 
 func (c *Correlator) requestAborted(s *signal.RequestAborted) {
-	co := c.engine(s.Core.Engine).core(s.Core)
+	e := c.engine(s.Core.Engine)
+	co := e.core(s.Core)
 	for _, id := range s.IDs {
-		r := co.reqs[id]
+		r := e.running(co, id)
 		if r == nil {
 			co.gone.add(id) // its outputs may still come
+			continue
+		}
+		if !e.rules.abortEnds() {
+			c.closing = append(c.closing, closing{r, s.At, endAborted})
 			continue
 		}
 		c.endRequest(r, endAborted, s.At)
@@ -335,6 +355,11 @@ func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
 			c.requestDelivered(r, r.lastMsg, m.recv)
 		}
 	}
+	if kind == endFinished && !co.eng.rules.settled(r) {
+		r.waiting, r.settleFrom = true, c.now
+		c.waiting = append(c.waiting, r)
+		return
+	}
 	c.requestDone(r)
 }
 
@@ -351,16 +376,14 @@ func (c *Correlator) requestDelivered(r *request, seq uint64, at receipt) {
 		r.lastRecv = at
 	}
 	if r.waiting && seq == r.lastMsg {
-		r.waiting = false
-		c.requestDone(r)
+		c.settle(r)
 	}
 }
 
 // requestUndelivered: a message with r's first or last output left the window.
 func (c *Correlator) requestUndelivered(r *request) {
 	if r.live && r.waiting {
-		r.waiting = false
-		c.requestDone(r)
+		c.settle(r)
 	}
 }
 
@@ -431,6 +454,10 @@ func (c *Correlator) release(r *request) {
 // forget drops r from all state.
 func (c *Correlator) forget(r *request) {
 	c.reqs.remove(r)
+	if r.way != nil {
+		c.kept -= r.way.kept
+		r.way.kept = 0
+	}
 	e := r.core.eng
 	if r.core.reqs[r.id] == r {
 		delete(r.core.reqs, r.id)

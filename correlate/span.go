@@ -28,6 +28,7 @@ const (
 const (
 	PartialArrival  = "arrival"      // not seen arriving: attached in mid-flight, or lost
 	PartialOutputs  = "outputs"      // the first outputs were not seen
+	PartialStages   = "stages"       // of the span of a thread: what it did was not seen
 	PartialEnd      = "end"          // not seen ending
 	PartialRequest  = "request"      // of an entry span: an engine request was to be expected and not seen
 	PartialResponse = "response"     // of an entry span: bytes of the response were not seen
@@ -119,8 +120,8 @@ type parent struct {
 	state  string
 }
 
-// requestSpans appends llm_request and its stages.
-func (c *Correlator) requestSpans(spans []trace.Span, v *view, p parent) []trace.Span {
+// spans appends llm_request and its stages.
+func (vllmRules) spans(c *Correlator, spans []trace.Span, v *view, p parent) []trace.Span {
 	r := v.r
 	e := r.core.eng
 	res := e.resource(r.core.PID)
@@ -291,5 +292,7 @@ func (c *Correlator) emitAlone(r *request) {
 	}
 	c.own.request("engine_request", v.outcome, v.partial)
 	c.countUsageAlone(&v)
-	c.sink(&trace.Tree{Spans: c.requestSpans(make([]trace.Span, 0, 4), &v, p)})
+	if spans := r.core.eng.rules.spans(c, make([]trace.Span, 0, 4), &v, p); len(spans) > 0 {
+		c.sink(&trace.Tree{Spans: spans})
+	}
 }

@@ -218,6 +218,9 @@ func (c *Correlator) stepRequest(co *core, q *signal.StepRequest, at signal.Mono
 	if _, gone := co.gone.ids[string(q.ID)]; gone {
 		return nil
 	}
+	if r := co.eng.running(co, string(q.ID)); r != nil {
+		return r
+	}
 	return c.newRequest(co, string(q.ID), at) // seen for the first time in mid-flight
 }
 

@@ -41,7 +41,7 @@ func (c *Correlator) offset(off *int64, ok *bool) bool {
 }
 
 // view works out what can be said of r.
-func (c *Correlator) view(r *request) view {
+func (vllmRules) view(c *Correlator, r *request) view {
 	v := view{r: r}
 	v.outcome = c.requestOutcome(&v)
 	if v.outcome == OutcomeStopString {

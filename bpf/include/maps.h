@@ -21,6 +21,7 @@ enum target_role {
 	ROLE_CORE = 1,    /* copy the ZeroMQ frames sent and received */
 	ROLE_RECEIPT = 2, /* note the ZeroMQ frames received */
 	ROLE_HTTP = 4,    /* copy the requests and responses of accepted TCP connections */
+	ROLE_SEND = 8,    /* copy the ZeroMQ frames sent */
 };
 
 struct target {

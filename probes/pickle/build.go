@@ -93,9 +93,9 @@ func (m *machine) items() ([]ref, bool) {
 	if len(m.marks) > 0 || !m.lost {
 		return m.popMark()
 	}
-	m.work = append(m.work[:0], m.stack...) // the dict comes where they lay
+	out := m.stack
 	m.stack = m.stack[:0]
-	return m.work, true
+	return out, true
 }
 
 // target is the dict that items are set in, made up where it is missing.

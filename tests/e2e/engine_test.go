@@ -22,6 +22,7 @@ const (
 	binary         = "../../bin/inferspan"
 	workloadBinary = "../../bin/workload"
 	serve          = "../engines/vllm/serve.sh"
+	serveCUDA      = "../engines/vllm-cuda/serve.sh"
 )
 
 // engine is a running vLLM.
@@ -57,10 +58,16 @@ func freePort(t *testing.T) int {
 // startEngine starts a vLLM that ends with the test.
 func startEngine(t *testing.T, env []string, flags ...string) *engine {
 	t.Helper()
+	return startWith(t, serve, env, flags...)
+}
+
+// startWith is startEngine by another script.
+func startWith(t *testing.T, script string, env []string, flags ...string) *engine {
+	t.Helper()
 	port := freePort(t)
 	log := filepath.Join(outDir(t), "vllm.log")
 	args := append([]string{"start", "--port", strconv.Itoa(port), "--log", log, "--"}, flags...)
-	cmd := exec.Command(serve, args...)
+	cmd := exec.Command(script, args...)
 	cmd.Env = append(os.Environ(), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -76,7 +83,7 @@ func startEngine(t *testing.T, env []string, flags ...string) *engine {
 	t.Logf("vLLM serves on port %d after %.0f s, process %d", port, time.Since(began).Seconds(), pid)
 	e := &engine{pid: pid, url: fmt.Sprintf("http://127.0.0.1:%d", port), log: log}
 	t.Cleanup(func() {
-		if out, err := exec.Command(serve, "stop", strconv.Itoa(pid)).CombinedOutput(); err != nil {
+		if out, err := exec.Command(script, "stop", strconv.Itoa(pid)).CombinedOutput(); err != nil {
 			t.Errorf("stopping vLLM: %v\n%s", err, out)
 		}
 	})

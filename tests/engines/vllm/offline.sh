@@ -4,8 +4,9 @@
 # usage: offline.sh [OPTIONS OF vllm.LLM, AS JSON]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/../common.sh"
 . "$here/env.sh"
-[ -x "$VENV/bin/vllm" ] && [ -f "$MODEL/config.json" ] || die "no engine in $CACHE: run install.sh first"
+[ -f "$VENV/.complete" ] && [ -f "$MODEL/config.json" ] || die "no engine in $CACHE: run install.sh first"
 
 # As in serve.sh.
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1

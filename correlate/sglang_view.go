@@ -1,0 +1,126 @@
+package correlate
+
+import (
+	"inferspan/correlate/semconv"
+	"inferspan/correlate/signal"
+)
+
+// sglangRules are those of SGLang: the tree that its own tracing gives, and its
+// documented metrics.
+type sglangRules struct {
+	sglangMetrics
+}
+
+// abortEnds: the scheduler answers an abort with a last output, which says what
+// became of the request.
+func (*sglangRules) abortEnds() bool { return false }
+
+// settled: the front end has stamped the end, and no other rank is at it. Else what
+// the engine has to say comes within moments, or not at all.
+func (*sglangRules) settled(r *request) bool {
+	return r.way != nil && r.way.finished != 0 && !r.core.eng.severalRanks()
+}
+
+// severalRanks: several schedulers work on one request.
+func (e *engine) severalRanks() bool {
+	n := 0
+	for i := range e.procs {
+		p := &e.procs[i]
+		if p.tensorRank.OK || p.pipelineRank.OK {
+			for _, q := range e.procs[:i] {
+				if (q.tensorRank.OK || q.pipelineRank.OK) && q.dataRank == p.dataRank {
+					n++
+				}
+			}
+		}
+	}
+	return n > 0
+}
+
+func (*sglangRules) view(c *Correlator, r *request) view {
+	v := view{r: r}
+	v.outcome = c.requestOutcome(&v)
+	if v.outcome == OutcomeStopString {
+		c.findStop(&v)
+	}
+	w := r.way
+	if w == nil {
+		w = &way{}
+	}
+	open := r.end == endDetached || r.end == endLost || r.end == endEvicted
+	if !r.arrivalSeen && w.created == 0 && !(r.peeked && r.arrival != 0) {
+		v.partial.add(PartialArrival)
+	}
+	if r.outputs > 0 && !r.firstOK {
+		v.partial.add(PartialOutputs)
+	}
+	if open && w.finished == 0 {
+		v.partial.add(PartialEnd)
+	}
+	if r.losses != c.losses {
+		v.partial.add(PartialLost)
+	}
+	if r.evicted {
+		v.partial.add(PartialEvicted)
+	}
+	switch {
+	case r.firstOK || (r.outputs == 0 && r.arrivalSeen):
+		v.tokens = signal.Some(r.tokens)
+	case r.before.OK && r.end != endStepped:
+		v.tokens = signal.Some(r.before.V + r.tokens)
+	}
+	if v.tokens.OK && (open || r.losses != c.losses) {
+		v.derived.add(semconv.AttrGenAIUsageCompletionTokens)
+	}
+	w.times(&v)
+	return v
+}
+
+// times works out the span's times and those in it: the front end's stamps, or what
+// comes next to them.
+func (w *way) times(v *view) {
+	r := v.r
+	start := w.created
+	if start == 0 {
+		start = r.added
+		for i := range w.threads {
+			if t := w.threads[i].from; t != 0 {
+				start = min(start, t)
+			}
+		}
+		v.derived.add(spanStart)
+	}
+	end := w.finished
+	if end == 0 {
+		end = max(r.endAt, r.lastSend, r.added)
+		for i := range w.threads {
+			end = max(end, w.threads[i].to)
+		}
+		v.derived.add(spanEnd)
+	}
+	if end < start {
+		end = start
+		v.derived.add(spanEnd)
+	}
+	v.start, v.end = int64(start)+r.off, int64(end)+r.off
+
+	first, finished := w.first, w.finished
+	if first == 0 && r.firstOK && r.tokens > 0 {
+		first = r.firstSend
+	}
+	if finished == 0 && r.end == endFinished {
+		finished = r.lastSend
+	}
+	put := func(to *signal.Opt[int64], from, till signal.Mono, name string) {
+		*to = between(from, till)
+		sent := w.first == 0 && (from == first || till == first) || w.finished == 0 && till == finished
+		if to.OK && sent {
+			v.derive(methodSend, name)
+		}
+	}
+	put(&v.ttft, w.created, first, semconv.AttrGenAILatencyTimeToFirstToken)
+	put(&v.e2e, w.created, finished, semconv.AttrGenAILatencyE2E)
+	put(&v.decode, first, finished, semconv.AttrGenAILatencyTimeInModelDecode)
+	put(&v.prefill, w.dispatched, first, semconv.AttrGenAILatencyTimeInModelPrefill)
+	put(&v.inference, w.dispatched, finished, semconv.AttrGenAILatencyTimeInModelInference)
+}
