@@ -7,6 +7,7 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 ENGINE      := tests/engines/vllm
 GOTEST      := $(GO) run ./scripts/gotest
 BPF_SOURCES  = $(wildcard bpf/*.c bpf/include/*.h)
+RIG_SOURCES  = $(wildcard tests/gpu/rig/*.h tests/gpu/rig/*/*.[ch])
 
 export CGO_ENABLED = 0
 
@@ -52,6 +53,18 @@ engine: ## install the real engine for tests into the cache folder
 engine-sglang: ## install SGLang for tests, SGLANG=0.5.23 or 0.5.5 (with PD=1 its KV transfer too)
 	VERSION=$(or $(SGLANG),0.5.23) tests/engines/sglang/install.sh
 
+.PHONY: rig
+rig: ## build the fake GPU for tests into the cache folder
+	tests/gpu/rig/build.sh
+
+.PHONY: engine-cuda
+engine-cuda: ## install vLLM for CUDA, which runs on the fake GPU (7 GB)
+	tests/engines/vllm-cuda/install.sh
+
+.PHONY: test-gpu
+test-gpu: build engine-cuda ## vLLM for CUDA on the fake GPU, traced (root)
+	INFERSPAN_GPU=1 $(GOTEST) -v -count=1 -timeout 35m -run '^TestGPU' ./tests/e2e
+
 .PHONY: captures
 captures: build engine ## record the scenarios again: tests/captures/*.isr and their goldens (root)
 	tests/captures/make.sh
@@ -80,7 +93,7 @@ lint: ## gofmt, go vet, staticcheck, clang-format, shell syntax
 	$(GO) vet ./...
 	$(GO) -C tests/collector vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	@if [ -n "$(BPF_SOURCES)" ]; then clang-format --dry-run -Werror $(BPF_SOURCES); fi
+	@if [ -n "$(BPF_SOURCES)" ]; then clang-format --dry-run -Werror $(BPF_SOURCES) $(RIG_SOURCES); fi
 	@for f in $$(git ls-files '*.sh' .ci/run); do bash -n $$f || exit 1; done
 
 .PHONY: image
