@@ -121,7 +121,7 @@ func (l *Live) attach() error {
 	made, errs := make([]*attach.Process, n), make([]error, n)
 	var all sync.WaitGroup
 	for i := range l.Engine.Processes {
-		all.Go(func() { made[i], errs[i] = attach.Attach(l.objs, &l.Engine.Processes[i]) })
+		all.Go(func() { made[i], errs[i] = attach.Attach(l.objs, l.Engine.Kind, &l.Engine.Processes[i]) })
 	}
 	all.Wait()
 	for i, a := range made {
@@ -157,32 +157,19 @@ func (l *Live) Probes() []target.ProbeState {
 		}
 		state := make(map[target.Tap]target.ProbeState)
 		for _, s := range a.Report() {
-			tap := tapOf(p.Role, s.Probe.Symbol)
+			tap := s.Probe.Tap
 			if have, ok := state[tap]; !ok || have.Attached {
 				state[tap] = target.ProbeState{PID: p.PID, Tap: tap, Attached: s.Attached, Reason: s.Reason}
 			}
 		}
-		if _, role := attach.Plan(p); role&bpf.RoleHTTP != 0 {
+		if _, role := attach.Plan(l.Engine.Kind, p); role&bpf.RoleHTTP != 0 {
 			state[target.TapHTTP] = target.ProbeState{PID: p.PID, Tap: target.TapHTTP, Attached: true}
 		}
-		for _, tap := range []target.Tap{target.TapRequests, target.TapOutputs, target.TapReceipts, target.TapHTTP} {
-			if st, ok := state[tap]; ok {
-				out = append(out, st)
-			}
+		for _, tap := range slices.Sorted(maps.Keys(state)) {
+			out = append(out, state[tap])
 		}
 	}
 	return out
-}
-
-// tapOf names the tap that a probed function serves in a process of a role.
-func tapOf(role target.Role, symbol string) target.Tap {
-	switch {
-	case symbol == "zmq_msg_send":
-		return target.TapOutputs
-	case role == target.RoleCore:
-		return target.TapRequests
-	}
-	return target.TapReceipts
 }
 
 // Run hands facts and records to the consumers until ctx ends (nil), the engine

@@ -64,12 +64,12 @@ type Process struct {
 	err    error
 }
 
-// Attach attaches to p what Plan says. On an error nothing is left attached; it
+// Attach attaches to p, of an engine of the kind, what Plan says. On an error nothing is left attached; it
 // wraps ErrExited if the process is gone, ErrNothing, bpf.ErrPermission,
 // elf.ErrNoSymbol, or says which required probe failed and why. The probes are
 // taken out by Close, or when the process exits.
-func Attach(t Tracer, p *target.Process) (*Process, error) {
-	probes, role := Plan(p)
+func Attach(t Tracer, kind string, p *target.Process) (*Process, error) {
+	probes, role := Plan(kind, p)
 	if role == 0 {
 		return nil, fmt.Errorf("attaching to process %d: %w: role %s", p.PID, ErrNothing, p.Role)
 	}
@@ -227,7 +227,7 @@ func (a *Process) AttachReceipts() error {
 
 // receipt tells whether probe n of the report is on messages that a front end receives.
 func (a *Process) receipt(n int) bool {
-	return a.target.Role != target.RoleCore && a.report[n].Attached && a.report[n].Probe.Symbol == zmqRecv.Symbol
+	return a.report[n].Attached && a.report[n].Probe.Tap == target.TapReceipts
 }
 
 // Report tells of each probe of the plan. The result is not changed later.

@@ -31,26 +31,39 @@ func TestUretprobeKills(t *testing.T) {
 func TestPlan(t *testing.T) {
 	lib := &target.Library{MapFile: "/lib"}
 	for _, tt := range []struct {
-		name   string
-		p      target.Process
-		probes int
-		role   bpf.Role
+		kind, name string
+		p          target.Process
+		probes     int
+		role       bpf.Role
 	}{
-		{"core", target.Process{Role: target.RoleCore, ZMQ: lib}, 3, bpf.RoleCore},
-		{"api server", target.Process{Role: target.RoleAPIServer, ZMQ: lib}, 2, bpf.RoleReceipt | bpf.RoleHTTP},
-		{"api server with TLS", target.Process{Role: target.RoleAPIServer, ZMQ: lib, TLS: true}, 2, bpf.RoleReceipt},
-		{"api server without libzmq", target.Process{Role: target.RoleAPIServer}, 0, bpf.RoleHTTP},
-		{"offline", target.Process{Role: target.RoleOffline, ZMQ: lib}, 2, bpf.RoleReceipt},
-		{"worker", target.Process{Role: target.RoleWorker, ZMQ: lib}, 0, 0},
-		{"launcher", target.Process{Role: target.RoleLauncher, ZMQ: lib}, 0, 0},
+		{"vllm", "core", target.Process{Role: target.RoleCore, ZMQ: lib}, 3, bpf.RoleCore},
+		{"vllm", "api server", target.Process{Role: target.RoleAPIServer, ZMQ: lib}, 2, bpf.RoleReceipt | bpf.RoleHTTP},
+		{"vllm", "api server with TLS", target.Process{Role: target.RoleAPIServer, ZMQ: lib, TLS: true}, 2, bpf.RoleReceipt},
+		{"vllm", "api server without libzmq", target.Process{Role: target.RoleAPIServer}, 0, bpf.RoleHTTP},
+		{"vllm", "offline", target.Process{Role: target.RoleOffline, ZMQ: lib}, 2, bpf.RoleReceipt},
+		{"vllm", "worker", target.Process{Role: target.RoleWorker, ZMQ: lib}, 0, 0},
+		{"vllm", "launcher", target.Process{Role: target.RoleLauncher, ZMQ: lib}, 0, 0},
+		{"sglang", "scheduler", target.Process{Role: target.RoleCore, ZMQ: lib}, 1, bpf.RoleSend},
+		{"sglang", "front end", target.Process{Role: target.RoleAPIServer, ZMQ: lib}, 1, bpf.RoleSend | bpf.RoleHTTP},
+		{"sglang", "front end with TLS", target.Process{Role: target.RoleAPIServer, ZMQ: lib, TLS: true}, 1, bpf.RoleSend},
+		{"sglang", "front end without libzmq", target.Process{Role: target.RoleAPIServer}, 0, bpf.RoleHTTP},
+		{"sglang", "detokenizer", target.Process{Role: target.RoleDetokenizer, ZMQ: lib}, 1, bpf.RoleSend},
+		{"sglang", "DP controller", target.Process{Role: target.RoleController, ZMQ: lib}, 1, bpf.RoleSend},
+		{"sglang", "offline", target.Process{Role: target.RoleOffline, ZMQ: lib}, 1, bpf.RoleSend},
+		{"sglang", "router", target.Process{Role: target.RoleRouter, ZMQ: lib}, 0, 0},
+		{"sglang", "gateway", target.Process{Role: target.RoleGateway}, 0, 0},
+		{"another", "core", target.Process{Role: target.RoleCore, ZMQ: lib}, 0, 0},
 	} {
-		probes, role := Plan(&tt.p)
+		probes, role := Plan(tt.kind, &tt.p)
 		if len(probes) != tt.probes || role != tt.role {
-			t.Errorf("%s: %d probes and role %d, want %d and %d", tt.name, len(probes), role, tt.probes, tt.role)
+			t.Errorf("%s %s: %d probes and role %d, want %d and %d", tt.kind, tt.name, len(probes), role, tt.probes, tt.role)
 		}
 		// A call noted at its entry must meet a probe at its return.
 		returns := map[string]bool{}
 		for _, p := range probes {
+			if tt.kind == "sglang" && p.Symbol != "zmq_msg_send" {
+				t.Errorf("%s: %s, where sockets are polled", tt.name, p)
+			}
 			if p.Where == Return {
 				returns[p.Symbol] = true
 			} else if p.Program == bpf.ProgWireRecvEnter && !returns[p.Symbol] {

@@ -36,9 +36,19 @@ func announce(e *target.Engine) *signal.Engine {
 				res = append(res, kv)
 			}
 		}
-		s.Process = append(s.Process, signal.Process{PID: uint32(p.PID), Role: string(p.Role), Resource: res})
+		s.Process = append(s.Process, signal.Process{
+			PID: uint32(p.PID), Role: string(p.Role), Resource: res, NSPID: uint32(p.NSPID), HostID: e.HostID,
+			TensorRank: rank(p.Ranks.TP), PipelineRank: rank(p.Ranks.PP), DataRank: rank(p.Ranks.DP),
+		})
 	}
 	return s
+}
+
+func rank(n *int) signal.Opt[int64] {
+	if n == nil {
+		return signal.Opt[int64]{}
+	}
+	return signal.Some(int64(*n))
 }
 
 // reportedModel is the name that the engine reports: the first served name, else the model's.

@@ -46,13 +46,15 @@ type Tap uint16
 
 // Taps.
 const (
-	TapRequests Tap = 1 << iota // zmq_msg_recv in a core
+	TapRequests Tap = 1 << iota // zmq_msg_recv in a core, or zmq_msg_send in a front end
 	TapOutputs                  // zmq_msg_send in a core
 	TapReceipts                 // zmq_msg_recv in a front end
 	TapHTTP                     // socket calls of an API server
 	TapSteps                    // captures of the scheduler in a core
 	TapPeeks                    // looks into the memory of a core
 	TapFront                    // captures in the interpreter of a front end
+	TapDispatch                 // zmq_msg_send in a DP controller
+	TapTexts                    // zmq_msg_send in a detokenizer
 	tapStats                    // events and statistics in the outputs
 )
 

@@ -35,7 +35,7 @@ func (s *scan) engine(g []*proc) (*Engine, string) {
 	}
 	e := &Engine{Kind: k.name, Sources: make(map[string]string)}
 	s.version(e, g)
-	k.config(e, g)
+	k.config(s, e, g)
 	if e.Generation != "V0" {
 		k.messages.layouts(e, g)
 	}

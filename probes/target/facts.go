@@ -44,6 +44,8 @@ type Engine struct {
 	// Settings are what the engine was configured with, by its own names, as far as
 	// decoding needs it: bool, string, float64, or a whole number (see Engine.Setting).
 	Settings map[string]any `json:"settings,omitempty"`
+	// HostID is how the engine names its host in traces, "" if not known.
+	HostID string `json:"host_id,omitempty"`
 	// LogStats says whether the engine core sends request events and scheduler
 	// statistics (off: --disable-log-stats); nil if not known.
 	LogStats *bool `json:"log_stats,omitempty"`

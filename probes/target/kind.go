@@ -33,7 +33,7 @@ type engineKind struct {
 
 	messages messageClasses
 	// config fills in what the engine was configured with, and how its servers are reached.
-	config func(e *Engine, g []*proc)
+	config func(s *scan, e *Engine, g []*proc)
 	// tokenizer returns the directory or hub name of the tokenizer that a process uses.
 	tokenizer func(p *proc) (name, revision string)
 	// problems says what cannot be traced, besides what is common to all engines.

@@ -1,7 +1,9 @@
 package target
 
 import (
+	"io"
 	"slices"
+	"strings"
 
 	"inferspan/probes/python"
 )
@@ -122,17 +124,37 @@ var sglangSettings = []string{
 
 // sglangConfigure fills in what the engine was configured with: from the arguments of
 // a live process, of which all have the same, then from the command line.
-func sglangConfigure(e *Engine, g []*proc) {
+func sglangConfigure(s *scan, e *Engine, g []*proc) {
 	for _, p := range live(g) {
 		if a := p.sglangArgs(); a != nil && e.sglangLive(a, g) {
 			break
 		}
 	}
+	e.HostID = s.machineID(g[0].PID)
 	for _, p := range g {
 		if p.Role == RoleAPIServer || p.Role == RoleLauncher {
 			e.sglangCommand(flags{p.cmdline}, g)
 		}
 	}
+}
+
+// maxMachineID bounds /etc/machine-id, which has 33 bytes.
+const maxMachineID = 256
+
+// machineID reads how SGLang names the host: by /etc/machine-id, as the processes see it.
+// Where there is no such file it uses an address of the network hardware, which is left
+// unknown.
+func (s *scan) machineID(pid int) string {
+	f, err := s.fs.OpenInRoot(pid, "/etc/machine-id")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxMachineID))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // sglangLive takes what the arguments say; false if they cannot be read.

@@ -10,7 +10,7 @@ import (
 // vllmConfigure fills in what the engine was configured with: from the configuration
 // object of a live core, then from the parsed arguments of a live front end, then
 // from the command lines.
-func vllmConfigure(e *Engine, g []*proc) {
+func vllmConfigure(_ *scan, e *Engine, g []*proc) {
 	e.Generation = "V1"
 	if slices.ContainsFunc(g, func(p *proc) bool { return p.v0 }) {
 		e.Generation = "V0"

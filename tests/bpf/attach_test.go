@@ -130,7 +130,7 @@ func TestAttachErrors(t *testing.T) {
 		p := process(t, d.pid(), target.RoleCore)
 		tt.make(p)
 		before := len(descriptors())
-		a, err := attach.Attach(o, p)
+		a, err := attach.Attach(o, "vllm", p)
 		if a != nil || err == nil || (tt.is != nil && !errors.Is(err, tt.is)) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: %v, want an error that is %v and says %q", tt.name, err, tt.is, tt.says)
 		}
@@ -171,7 +171,7 @@ func TestExitWhileAttaching(t *testing.T) {
 			cmd.Process.Kill()
 			cmd.Wait()
 		}()
-		a, err := attach.Attach(o, p)
+		a, err := attach.Attach(o, "vllm", p)
 		switch {
 		case err == nil:
 			attached++

@@ -128,7 +128,7 @@ func load(t *testing.T, opts bpf.Options) *bpf.Objects {
 
 func attachTo(t *testing.T, o *bpf.Objects, p *target.Process) *attach.Process {
 	t.Helper()
-	a, err := attach.Attach(o, p)
+	a, err := attach.Attach(o, "vllm", p)
 	if err != nil {
 		t.Fatal(err)
 	}
