@@ -130,6 +130,10 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	if s, err := pk.State(); err == nil {
 		p.send(ctx)(note.Put(note.KindState, pid, bpf.Monotonic(), s))
 	}
+	if proc.InProcess {
+		// Steps that are seen before the next look are of these.
+		p.requests(ctx, pid, outlines(pk.Requests))
+	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
 	p.requests(ctx, pid, pk.Requests)
@@ -202,8 +206,24 @@ func (c *configuring) again(ctx context.Context) {
 	}
 }
 
+// lookAt reads requests, as Requests of an engine.Peeker does.
+type lookAt func(now func() uint64) ([]note.Request, uint64, error)
+
+// outlines gives what does not change of requests. Counts before the probes are in would
+// be taken for those that outputs add up to: some may come in between.
+func outlines(read lookAt) lookAt {
+	return func(now func() uint64) ([]note.Request, uint64, error) {
+		reqs, at, err := read(now)
+		for i := range reqs {
+			r := &reqs[i]
+			r.Computed, r.Output, r.Cached, r.Preemptions, r.Events = nil, nil, nil, nil, nil
+		}
+		return reqs, at, err
+	}
+}
+
 // requests sends notes of requests.
-func (p *inside) requests(ctx context.Context, pid uint32, read func(now func() uint64) ([]note.Request, uint64, error)) {
+func (p *inside) requests(ctx context.Context, pid uint32, read lookAt) {
 	reqs, at, err := read(bpf.Monotonic)
 	if err != nil {
 		return

@@ -182,6 +182,14 @@ func (v *view) missing(detail string, has func(string) bool, names ...string) {
 func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
 	r := v.r
 	miss := func(detail string, names ...string) { v.missing(detail, has, names...) }
+	if r.model() == "" && r.core.eng.model != "" {
+		v.unavailable = append(v.unavailable, semconv.AttrGenAIRequestModelName+": whether it asked for an adapter was not seen")
+	}
+	if r.outline {
+		for _, n := range []string{semconv.AttrGenAIRequestTemperature, semconv.AttrGenAIRequestTopP, semconv.AttrGenAIRequestMaxTokens, semconv.AttrGenAIRequestN} {
+			v.unavailable = append(v.unavailable, n+": it ended before it was looked at")
+		}
+	}
 	if !r.core.eng.events() && !r.core.eng.seen.Events {
 		miss(signal.DetailSteps, semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelInference)
 	}

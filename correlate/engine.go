@@ -31,6 +31,7 @@ type engine struct {
 	usage     []usageCounter
 
 	logStats    signal.Opt[bool] // the engine sends events and statistics
+	lora        signal.Opt[bool] // requests may ask for adapters
 	bare        int              // messages with outputs and without statistics, while none had any
 	details     []detail
 	tokenizings []tokenizing // calls of the tokenizer, in order

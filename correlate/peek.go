@@ -1,6 +1,8 @@
 package correlate
 
 import (
+	"cmp"
+
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
 )
@@ -10,6 +12,9 @@ func (c *Correlator) engineConfig(s *signal.EngineConfig) {
 	e := c.engine(s.Core.Engine)
 	if s.LogStats.OK {
 		e.logStats = s.LogStats
+	}
+	if s.LoRA.OK {
+		e.lora = s.LoRA
 	}
 	co := e.core(s.Core)
 	co.config = nil
@@ -58,9 +63,11 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 		}
 		r = c.newRequest(co, a.ID, s.At)
 	}
-	if !r.arrivalSeen && !r.peeked {
+	if (!r.arrivalSeen || r.outline) && !r.peeked {
 		r.peeked = true
+		arrival := r.arrival
 		c.describe(r, a)
+		r.arrival = cmp.Or(r.arrival, arrival)
 	}
 	if r.firstOK || r.before.OK {
 		return

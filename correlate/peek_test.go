@@ -19,6 +19,10 @@ func (s *script) peek(t float64, id string, output int64, edit ...func(*signal.R
 	return s.put(p)
 }
 
+func (s *script) lora(on bool) *script {
+	return s.put(&signal.EngineConfig{At: at(10), Core: testCore, LoRA: signal.Some(on)})
+}
+
 func TestPeeked(t *testing.T) {
 	queued := func(p *signal.RequestPeeked) {
 		p.Events = []signal.EngineEvent{{Kind: signal.EventQueued, At: at(51)}, {Kind: signal.EventScheduled, At: at(60)}}
@@ -80,6 +84,35 @@ func TestPeeked(t *testing.T) {
 		{"an adapter is asked for by its own name", func() *script {
 			return newScript().peek(100, "a", 5, func(p *signal.RequestPeeked) { p.Request.Adapter = "sql" }).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
 		}, map[string]any{"gen_ai.request.model_name": "sql"}},
+		{"asked for an adapter maybe", func() *script {
+			return newScript().lora(true).peek(100, "a", 5, func(p *signal.RequestPeeked) { p.Request.AdapterUnknown = true }).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.model_name": nil, "gen_ai.request.id": "a", "inferspan.unavailable": []string{"gen_ai.request.model_name: whether it asked for an adapter was not seen"}}},
+		{"asked for no adapter", func() *script {
+			return newScript().lora(true).peek(100, "a", 5).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.model_name": "tiny", "inferspan.unavailable": nil}},
+		{"known by its outputs, with adapters", func() *script {
+			return newScript().lora(true).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.model_name": nil, "inferspan.unavailable": []string{"gen_ai.request.model_name: whether it asked for an adapter was not seen"}}},
+		{"known by its outputs, without adapters", func() *script {
+			return newScript().lora(false).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.model_name": "tiny", "inferspan.unavailable": nil}},
+		{"begun before the look, which says the rest", func() *script {
+			return newScript().add(50, 51, "a", func(a *signal.RequestAdded) { a.Outline, a.Param = true, signal.Param{} }).
+				peek(100, "a", 0, func(p *signal.RequestPeeked) { p.Request.Arrival = 0 }).step(110, out("a", 1, started(51, 60), finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.max_tokens": int64(9), "gen_ai.latency.e2e": int64(60.5e6), "inferspan.partial": nil, "inferspan.unavailable": nil}},
+		{"over before a look", func() *script {
+			return newScript().add(50, 51, "a", func(a *signal.RequestAdded) { a.Outline, a.Param = true, signal.Param{} }).step(110, out("a", 1, started(51, 60), finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.request.max_tokens": nil, "inferspan.unavailable": []string{"gen_ai.request.temperature: it ended before it was looked at", "gen_ai.request.top_p: it ended before it was looked at",
+			"gen_ai.request.max_tokens: it ended before it was looked at", "gen_ai.request.n: it ended before it was looked at"}}},
+		{"a stop string in a program, seen late", func() *script {
+			return newScript().add(50, 51, "a", func(a *signal.RequestAdded) { a.Param.HasStop = true }).step(110, out("a", 1, started(51, 60))).step(120, out("a", 1)).
+				put(&signal.RequestAborted{At: at(900), Core: testCore, IDs: []string{"a-x"}, Late: true})
+		}, map[string]any{"inferspan.outcome": "stop_string", "gen_ai.usage.completion_tokens": int64(2), "gen_ai.latency.time_in_model_decode": int64(10e6),
+			"inferspan.derived": []string{"inferspan.outcome", "span.end", "gen_ai.usage.completion_tokens", "gen_ai.latency.e2e", "gen_ai.latency.time_in_model_decode", "gen_ai.latency.time_in_model_inference"}}},
+		{"cut short in a program, seen late", func() *script {
+			return newScript().add(50, 51, "a").step(110, out("a", 1, started(51, 60))).step(120, out("a", 1)).
+				put(&signal.RequestAborted{At: at(900), Core: testCore, IDs: []string{"a-x"}, Late: true})
+		}, map[string]any{"inferspan.outcome": "aborted", "gen_ai.usage.completion_tokens": int64(2), "gen_ai.latency.e2e": int64(70.1e6)}},
 		{"statistics off, the first output before the peek", func() *script {
 			return newScript().step(110, out("a", 1)).peek(100, "a", 0).step(120, out("a", 1, finished(signal.FinishStop, "stop"))).silently()
 		}, map[string]any{"gen_ai.latency.time_to_first_token": int64(60.5e6), "gen_ai.latency.time_in_model_decode": int64(10e6), "gen_ai.usage.completion_tokens": int64(2), "inferspan.partial": nil}},

@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"cmp"
 	"slices"
 
 	"inferspan/correlate/signal"
@@ -35,6 +36,7 @@ type request struct {
 	arrivalSeen        bool // seen arriving in the core
 	traceParent        string
 	adapter            string
+	adapterSeen        bool // it is known which it is, if any
 	param              signal.Param
 	prompt             signal.Opt[int64] // from the request
 	corePrompt         signal.Opt[int64] // from the core
@@ -64,6 +66,7 @@ type request struct {
 	finishReason  string
 
 	// What was read from memory of a request that had not been seen arriving.
+	outline   bool // what it asks for is not known
 	peeked    bool
 	fresh     bool              // it had no output then
 	started   bool              // QUEUED came with its first output
@@ -82,6 +85,7 @@ type request struct {
 	end        endKind
 	endAt      signal.Mono
 	waiting    bool        // ended, and something of it not seen yet
+	endedLate  bool        // it had ended by the time that was seen, after its latest output
 	settleFrom signal.Mono // since when what the rules ask for is waited for
 	done       bool
 	doneAt     signal.Mono
@@ -142,7 +146,8 @@ func (c *Correlator) describe(r *request, s *signal.RequestAdded) {
 	e.unindex(r)
 	r.external, r.resp, r.child, r.client = s.ExternalID, s.ResponseID, s.Child, s.Client
 	r.pooling, r.prompt, r.param, r.traceParent = s.Pooling, s.PromptTokens, s.Param, s.TraceParent
-	r.adapter, r.pid, r.stream, r.room = s.Adapter, s.PID, s.Stream, s.Room
+	r.adapter, r.adapterSeen, r.outline = s.Adapter, !s.AdapterUnknown, s.Outline
+	r.pid, r.stream, r.room = s.PID, s.Stream, s.Room
 	r.arrival = s.Arrival
 	if r.offOK && r.arrival != 0 && int64(r.arrival) > int64(r.added)+r.off {
 		// Nothing reaches the core before it arrived at the front end: the wall
@@ -319,7 +324,12 @@ func (c *Correlator) requestAborted(s *signal.RequestAborted) {
 			c.closing = append(c.closing, closing{r, s.At, endAborted})
 			continue
 		}
-		c.endRequest(r, endAborted, s.At)
+		at := s.At
+		if s.Late {
+			r.endedLate = true
+			at = min(at, r.lastSeen())
+		}
+		c.endRequest(r, endAborted, at)
 	}
 }
 
@@ -481,4 +491,13 @@ func (e *engine) unindex(r *request) {
 	} else {
 		e.byResp[r.resp] = list
 	}
+}
+
+// model is the name that r asked for, an adapter's own or that of the model; "" if it is
+// not known which.
+func (r *request) model() string {
+	if r.adapter == "" && !r.adapterSeen && r.core.eng.lora.V {
+		return ""
+	}
+	return cmp.Or(r.adapter, r.core.eng.model)
 }

@@ -131,8 +131,7 @@ func (vllmRules) spans(c *Correlator, spans []trace.Span, v *view, p parent) []t
 
 	common := func(a *attrs) {
 		a.text(semconv.AttrGenAIRequestID, r.external)
-		// An adapter is asked for by its own name.
-		a.text(semconv.AttrGenAIRequestModelName, cmp.Or(r.adapter, e.model))
+		a.text(semconv.AttrGenAIRequestModelName, r.model())
 	}
 	where := func(a *attrs) {
 		a.put(semconv.AttrGenAIEngineIndex, int64(r.core.Index))

@@ -313,7 +313,7 @@ func (c *Correlator) findStop(v *view) {
 			pick = o
 		}
 	}
-	if pick.send == 0 {
+	if pick.send == 0 || r.endedLate {
 		pick = r.recent[r.outputs%recentOutputs]
 	}
 	v.stopGuess = !certain && r.outputs > 1

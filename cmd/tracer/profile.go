@@ -62,9 +62,13 @@ With --out it also writes, to a folder:
 			if err := o.check(); err != nil {
 				return err
 			}
+			defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
 			var files *outFiles
 			if dir != "" {
-				if files, err = newOutFiles(dir); err != nil {
+				if files, err = newOutFiles(dir, defaults); err != nil {
 					return err
 				}
 				defer files.discard()
@@ -140,10 +144,6 @@ With --out it also writes, to a folder:
 				}
 			}
 			if files != nil {
-				defaults, derr := export.DefaultsFromEnv(o.service, os.Getenv)
-				if derr != nil {
-					return withCode(exitUsage, derr)
-				}
 				m := p.Metrics()
 				var text, plain bytes.Buffer
 				if werr := prom.WriteText(&text, &m, defaults); werr != nil {
@@ -192,7 +192,7 @@ type outFiles struct {
 	err      error // of the first failed write
 }
 
-func newOutFiles(dir string) (*outFiles, error) {
+func newOutFiles(dir string, defaults export.Defaults) (*outFiles, error) {
 	fail := func(err error) (*outFiles, error) {
 		return nil, withCode(exitExport, fmt.Errorf("preparing --out %s: %w", dir, err))
 	}
@@ -208,6 +208,7 @@ func newOutFiles(dir string) (*outFiles, error) {
 		os.RemoveAll(tmp)
 		return fail(err)
 	}
+	spans.SetDefaults(defaults)
 	return &outFiles{dir: dir, tmp: tmp, spans: spans}, nil
 }
 

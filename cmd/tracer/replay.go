@@ -85,7 +85,11 @@ used; the exit code is then 5.`,
 			}
 			switch to {
 			case "jsonl":
-				return replayJSONL(cmd, w, run)
+				defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
+				if err != nil {
+					return withCode(exitUsage, err)
+				}
+				return replayJSONL(cmd, w, defaults, run)
 			case "prom":
 				p, rerr := run(func(*trace.Tree) {})
 				defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
@@ -139,8 +143,9 @@ used; the exit code is then 5.`,
 }
 
 // replayJSONL writes spans without a queue: a replay can wait for its output.
-func replayJSONL(cmd *cobra.Command, w io.Writer, run func(func(*trace.Tree)) (*agent.Pipeline, error)) error {
+func replayJSONL(cmd *cobra.Command, w io.Writer, defaults export.Defaults, run func(func(*trace.Tree)) (*agent.Pipeline, error)) error {
 	sink := jsonl.New(w)
+	sink.SetDefaults(defaults)
 	var werr error
 	_, rerr := run(func(t *trace.Tree) {
 		if werr == nil {

@@ -140,6 +140,7 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 				return nil, withCode(exitExport, err)
 			}
 		}
+		sink.SetDefaults(defaults)
 		s.add(sink, cmd, export.QueueOptions{Name: "jsonl", Steps: o.steps})
 	}
 	if o.prom != "" {

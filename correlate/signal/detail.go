@@ -7,5 +7,6 @@ const (
 	DetailStamps     = "stamps"      // Delivered with Stamped
 	DetailTokenize   = "tokenize"    // Tokenized
 	DetailDetokenize = "detokenize"  // Detokenized
+	DetailArrivals   = "arrivals"    // RequestAdded of a core that is part of a program
 	DetailTransfer   = "kv_transfer" // KVTransfer
 )

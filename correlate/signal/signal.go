@@ -100,23 +100,27 @@ type Param struct {
 
 // RequestAdded: an engine core received a request.
 type RequestAdded struct {
-	At           Mono // receipt in the core
-	Core         Core
-	ID           string   // the engine's own id, unique while the request runs
-	ExternalID   string   // id that the engine reports (gen_ai.request.id)
-	ResponseID   string   // id in the HTTP response, "" if it has none
-	Child        Opt[int] // position among the n children of one request
-	Arrival      Wall     // the front end's arrival stamp
-	Pooling      bool     // embedding, score or rerank: no tokens are generated
-	Adapter      string   // name of the LoRA adapter asked for, "" if none
-	PromptTokens Opt[int64]
-	Param        Param
-	Client       int        // index of the front end that sent it
-	TraceParent  string     // W3C header, "" if none
-	Known        bool       // false: built from a peek or from outputs, not seen arriving
-	PID          uint32     // front end that sent it, 0 if not known
-	Stream       Opt[bool]  // the client gets outputs as they come
-	Room         Opt[int64] // ties the two halves of a request that is prefilled elsewhere
+	At             Mono // receipt in the core
+	Core           Core
+	ID             string   // the engine's own id, unique while the request runs
+	ExternalID     string   // id that the engine reports (gen_ai.request.id)
+	ResponseID     string   // id in the HTTP response, "" if it has none
+	Child          Opt[int] // position among the n children of one request
+	Arrival        Wall     // the front end's arrival stamp
+	Pooling        bool     // embedding, score or rerank: no tokens are generated
+	Adapter        string   // name of the LoRA adapter asked for, "" if none
+	AdapterUnknown bool     // whether it asked for an adapter was not seen
+	PromptTokens   Opt[int64]
+	Param          Param
+	Client         int    // index of the front end that sent it
+	TraceParent    string // W3C header, "" if none
+	Known          bool   // false: built from a peek or from outputs, not seen arriving
+	// Outline: of what it asks for nothing is known but the length of the prompt. A
+	// RequestPeeked may tell.
+	Outline bool
+	PID     uint32     // front end that sent it, 0 if not known
+	Stream  Opt[bool]  // the client gets outputs as they come
+	Room    Opt[int64] // ties the two halves of a request that is prefilled elsewhere
 }
 
 // RequestAborted: a front end told the core to end requests. A client that went
@@ -125,6 +129,8 @@ type RequestAborted struct {
 	At   Mono
 	Core Core
 	IDs  []string
+	// Late: it was before At, after the latest output.
+	Late bool
 }
 
 // CoreFailed: a core told its front ends that it has failed. It serves no more

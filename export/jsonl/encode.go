@@ -36,11 +36,13 @@ import (
 	"unicode/utf8"
 
 	"inferspan/correlate/trace"
+	"inferspan/export"
 )
 
 // An encoder keeps scratch memory between spans.
 type encoder struct {
-	order []int // attribute indexes, sorted
+	order    []int // attribute indexes, sorted
+	defaults export.Defaults
 
 	// The last resource, which most spans share with the one before.
 	resource     *trace.Resource
@@ -198,7 +200,11 @@ func (e *encoder) appendResource(b []byte, r *trace.Resource) []byte {
 	}
 	if r != e.resource {
 		e.resource = r
-		e.resourceJSON = e.attrs(e.resourceJSON[:0], r.Attrs)
+		attrs := r.Attrs
+		if e.defaults.ServiceName != "" || len(e.defaults.Attrs) > 0 {
+			attrs = e.defaults.Apply(r)
+		}
+		e.resourceJSON = e.attrs(e.resourceJSON[:0], attrs)
 	}
 	return append(b, e.resourceJSON...)
 }

@@ -68,6 +68,42 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// Resources get what the agent's configuration adds, and nothing else.
+func TestDefaults(t *testing.T) {
+	own := &trace.Resource{Attrs: []trace.Attr{{Key: "inferspan.engine.kind", Value: "vllm"}, {Key: "host.name", Value: "a"}}}
+	named := &trace.Resource{Attrs: []trace.Attr{{Key: "service.name", Value: "theirs"}}}
+	for _, c := range []struct {
+		d    export.Defaults
+		want string
+	}{
+		{export.Defaults{}, `{"host.name":"a","inferspan.engine.kind":"vllm"} {"service.name":"theirs"} {}`},
+		{export.Defaults{ServiceName: "mine"}, `{"host.name":"a","inferspan.engine.kind":"vllm","service.name":"mine"} {"service.name":"theirs"} {}`},
+		{export.Defaults{Attrs: []trace.Attr{{Key: "host.name", Value: "b"}, {Key: "zone", Value: "c"}}},
+			`{"host.name":"a","inferspan.engine.kind":"vllm","service.name":"vllm","zone":"c"} {"host.name":"b","service.name":"theirs","zone":"c"} {}`},
+	} {
+		var b bytes.Buffer
+		s := New(&b)
+		s.SetDefaults(c.d)
+		if err := s.Write(&trace.Tree{Spans: []trace.Span{{Resource: own}, {Resource: named}, {}}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range bytes.Lines(b.Bytes()) {
+			var x struct{ Resource json.RawMessage }
+			if err := json.Unmarshal(line, &x); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(x.Resource))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v:\n%s\nwant\n%s", c.d, strings.Join(got, " "), c.want)
+		}
+	}
+}
+
 // What a reader of the lines gets back must be what was put in.
 func TestReadBack(t *testing.T) {
 	var got struct {

@@ -53,6 +53,11 @@ func Create(name string) (*Sink, error) {
 	return s, nil
 }
 
+// SetDefaults has resources written with what d adds to them. Without any they are
+// written as observed: no service is named after the engine. It is to be called before
+// anything is written.
+func (s *Sink) SetDefaults(d export.Defaults) { s.enc.defaults = d }
+
 func (s *Sink) setFile(f *os.File) {
 	fi, err := f.Stat()
 	if err != nil || !fi.Mode().IsRegular() {

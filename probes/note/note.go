@@ -93,6 +93,7 @@ type Request struct {
 	Preemptions *int64   `json:"preemptions,omitempty"`
 	Pooling     bool     `json:"pooling,omitempty"`
 	TraceParent string   `json:"traceparent,omitempty"`
+	Adapter     *string  `json:"adapter,omitempty"` // name of the LoRA adapter asked for; "" is none
 	Params      *Params  `json:"params,omitempty"`
 	Events      []Event  `json:"events,omitempty"`
 	Missing     []string `json:"missing,omitempty"` // what could not be read

@@ -312,10 +312,7 @@ func (c *capabilities) received() (CapabilityState, string) {
 	return Derived, "receipt of the message in the front end, just before the engine's own stamp: " + no
 }
 
-const (
-	notQueued  = "when a request is queued inside a program is not seen"
-	noTransfer = "needs captures of the scheduler's KV connector"
-)
+const noTransfer = "needs captures of the scheduler's KV connector"
 
 func (c *capabilities) span(s *semconv.Span) (CapabilityState, string) {
 	switch s.Layer {
@@ -329,9 +326,6 @@ func (c *capabilities) span(s *semconv.Span) (CapabilityState, string) {
 	case "vllm.v1.llm_request":
 		return c.stepped(TapRequests | TapOutputs)
 	case "vllm.v1.wait":
-		if c.inside {
-			return Unavailable, notQueued
-		}
 		return c.stepped(TapRequests | TapOutputs | tapStats)
 	case "vllm.v1.prefill":
 		if c.e.PDRole == "consumer" {
@@ -371,12 +365,7 @@ func (c *capabilities) attribute(s *semconv.Span, a *semconv.Attr) (CapabilitySt
 		return Unavailable, noTransfer
 	case semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeToFirstToken:
 		return c.received()
-	case semconv.AttrGenAILatencyTimeInQueue:
-		if c.inside {
-			return Unavailable, notQueued
-		}
-		return c.stepped(tapStats)
-	case semconv.AttrGenAIRequestPreemptionCount:
+	case semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAIRequestPreemptionCount:
 		return c.stepped(tapStats)
 	case semconv.AttrGenAILatencyTimeInModelPrefill:
 		if c.e.PDRole == "consumer" {
@@ -424,9 +413,7 @@ func (c *capabilities) event(ev *semconv.Event) (CapabilityState, string) {
 	tap := Tap(TapRequests | TapOutputs)
 	st, why := c.stepped(tap)
 	if ev.ID == "vllm.event.WAIT" || ev.ID == "vllm.event.PREEMPTED" {
-		if st, why = c.stepped(tap | tapStats); c.inside && ev.ID == "vllm.event.WAIT" {
-			st, why = Unavailable, notQueued
-		}
+		st, why = c.stepped(tap | tapStats)
 	}
 	if st == Exact && c.e.Tokenizer == "" && (ev.ID == "vllm.event.PREFILL" || ev.ID == "vllm.event.DECODE") {
 		why = "without token texts: no tokenizer.json was found"
@@ -465,12 +452,7 @@ func (c *capabilities) metric(m *semconv.Metric) (CapabilityState, string) {
 		return c.peeked(TapOutputs | tapStats)
 	case "vllm.gen_ai_vllm_prefix_cache_queries", "vllm.gen_ai_vllm_prefix_cache_hits":
 		return c.with(TapOutputs | tapStats)
-	case "vllm.gen_ai_vllm_request_queue_time_seconds":
-		if c.inside {
-			return Unavailable, notQueued
-		}
-		return c.stepped(TapRequests | TapOutputs | tapStats)
-	case "vllm.gen_ai_vllm_num_preemptions",
+	case "vllm.gen_ai_vllm_num_preemptions", "vllm.gen_ai_vllm_request_queue_time_seconds",
 		"vllm.gen_ai_vllm_request_prefill_time_seconds", "vllm.gen_ai_vllm_request_inference_time_seconds":
 		return c.stepped(TapRequests | TapOutputs | tapStats)
 	case "vllm.gen_ai_vllm_generation_tokens", "vllm.gen_ai_vllm_prompt_tokens", "vllm.gen_ai_server_time_per_output_token",

@@ -90,8 +90,8 @@ func TestCapabilities(t *testing.T) {
 			e.Processes = e.Processes[1:2]
 			e.Processes[0].InProcess = true
 		}, want: []want{
-			{"", chat, Unavailable, "library"}, {"", request, Derived, "part of the program"}, {"", "wait", Unavailable, "queued"}, {"", "decode", Derived, "steps"},
-			{request, "gen_ai.latency.time_in_queue", Unavailable, "queued"}, {request, "gen_ai.latency.e2e", Derived, "steps"},
+			{"", chat, Unavailable, "library"}, {"", request, Derived, "part of the program"}, {"", "wait", Derived, "steps"}, {"", "decode", Derived, "steps"},
+			{request, "gen_ai.latency.time_in_queue", Derived, "steps"}, {request, "gen_ai.latency.e2e", Derived, "steps"},
 			{request, "gen_ai.usage.completion_tokens", Derived, "steps"}, {"", "gen_ai_vllm_generation_tokens", Derived, "steps"},
 			{"", "genai_llm_usage_tokens", Derived, "steps"}, {request, "DECODE", Derived, "steps"}, {"", "gen_ai_vllm_request_success", Derived, "steps"}, {"", "vllm_iter_count", Derived, "steps"},
 		}},

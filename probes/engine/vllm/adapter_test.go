@@ -21,22 +21,26 @@ func TestAdapter(t *testing.T) {
 		name, want string
 		in         []byte
 		fails      bool
+		unknown    bool
 	}{
-		{"none", "", msgp.AppendNil(nil), false},
-		{"one", "sql", lora, false},
-		{"of no fields", "", msgp.AppendArrayHeader(nil, 0), false},
-		{"first field of another type", "", msgp.AppendInt(msgp.AppendArrayHeader(nil, 1), 7), false},
-		{"another form", "", byName, false},
-		{"cut", "sql", lora[:len(lora)-1], true},
+		{"none", "", msgp.AppendNil(nil), false, false},
+		{"one", "sql", lora, false, false},
+		{"of no fields", "", msgp.AppendArrayHeader(nil, 0), false, true},
+		{"first field of another type", "", msgp.AppendInt(msgp.AppendArrayHeader(nil, 1), 7), false, true},
+		{"another form", "", byName, false, true},
+		{"cut", "sql", lora[:len(lora)-1], true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, x := &reader{b: tt.in}, &request{q: &signal.RequestAdded{}}
+			r, x := &reader{b: tt.in}, &request{q: &signal.RequestAdded{AdapterUnknown: true}}
 			x.field(r, fieldLoRA)
 			if (r.err != nil) != tt.fails {
 				t.Fatalf("error %v, want one: %v", r.err, tt.fails)
 			}
 			if x.q.Adapter != tt.want {
 				t.Errorf("adapter %q, want %q", x.q.Adapter, tt.want)
+			}
+			if x.q.AdapterUnknown != tt.unknown {
+				t.Errorf("unknown %v, want %v", x.q.AdapterUnknown, tt.unknown)
 			}
 			if r.err == nil && len(r.b) != 0 {
 				t.Errorf("%d bytes are left", len(r.b))

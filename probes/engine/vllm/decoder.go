@@ -109,6 +109,7 @@ type core struct {
 	clients            map[uint64]int // front end that a sending socket leads to
 	steps              steps
 	dispatches         dispatches
+	arrivals           arrivals // where it is part of a program
 	// Of its configuration.
 	spec          signal.Opt[int64] // draft tokens
 	blockSize     signal.Opt[int64]
@@ -122,6 +123,12 @@ type running struct {
 	promptOK bool
 	done     int64 // tokens computed after its latest step
 	again    int64 // of those, how many have to be computed again
+	// Of cores that are part of a program.
+	begun  bool                 // it was handed over with the time when it began
+	gave   bool                 // outputs
+	from   signal.Mono          // the core had it, at the earliest as far as is known
+	idle   signal.Mono          // a later look found the core without requests
+	looked *signal.RequestAdded // what a look said of it, which its beginning goes with
 }
 
 // NewDecoder makes a Decoder for the engine that e describes. It fails if the

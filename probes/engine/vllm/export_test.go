@@ -9,3 +9,12 @@ func TableStructs(version string) (map[string][]string, error) {
 	s, _, _ := t.lookup(version)
 	return s, nil
 }
+
+// Arrivals is how many requests are kept that no core has shown yet.
+func (d *Decoder) Arrivals() int {
+	n := 0
+	for _, c := range d.cores {
+		n += len(c.arrivals.of)
+	}
+	return n
+}

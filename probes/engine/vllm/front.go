@@ -15,6 +15,7 @@ const (
 	moduleStats       = "vllm.v1.metrics.stats"
 	moduleAsyncLLM    = "vllm.v1.engine.async_llm"
 	moduleLLM         = "vllm.v1.engine.llm_engine"
+	moduleInput       = "vllm.v1.engine.input_processor"
 	moduleDetokenizer = "vllm.v1.engine.detokenizer"
 )
 
@@ -136,7 +137,7 @@ func (f *Front) tokenizer() ([]engine.Probe, *engine.Watch) {
 	if len(encode.Watches) == 0 {
 		return nil, nil
 	}
-	process := plan.Func("vllm.v1.engine.input_processor", "InputProcessor.process_inputs")
+	process := plan.Func(moduleInput, "InputProcessor.process_inputs")
 	p := plan.New(planInput, process, 1)
 	p.Local("request_id").Str(slotID.String(), maxIDBytes)
 	prompt := p.Local("prompt")

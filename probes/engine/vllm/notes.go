@@ -82,6 +82,8 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 		Running: count(n.Running), Waiting: count(n.Waiting), Deferred: count(n.Deferred), Step: count(n.Step),
 	}
 	s.FreeBlocks, s.Blocks, s.KVUsage = d.kvBlocks(n.FreeBlocks, n.Blocks)
+	none := func(v signal.Opt[int64]) bool { return v.OK && v.V == 0 }
+	d.idleInside(d.core(r.PID, 0), none(s.Running) && none(s.Waiting) && s.Deferred.V == 0, s.At, emit)
 	emit(s)
 	return nil
 }
@@ -152,6 +154,7 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 			Events: p.Events[:0],
 			Request: signal.RequestAdded{
 				Core: c.id, ID: q.ID, Pooling: q.Pooling, PromptTokens: count(q.Prompt), TraceParent: q.TraceParent,
+				AdapterUnknown: q.Adapter == nil, Adapter: opt(q.Adapter).V,
 			},
 		}
 		a := &p.Request
@@ -179,6 +182,9 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 		}
 		c.track(a)
 		d.stats.Peeked++
+		if d.inside[r.PID] {
+			d.lookedInside(c, *a, signal.Mono(r.Time), emit)
+		}
 		emit(p)
 	}
 	return nil

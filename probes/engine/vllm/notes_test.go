@@ -82,11 +82,11 @@ func TestConfigNote(t *testing.T) {
 func TestRequestsNote(t *testing.T) {
 	full := note.Request{
 		ID: "1_cmpl-b26c3dd73760424a-0-960e981a", Client: ptr(int64(2)), Arrival: ptr(int64(1795965030433864960)), Status: "WAITING_FOR_REMOTE_KVS",
-		Prompt: ptr(int64(9)), Computed: ptr(int64(4)), Output: ptr(int64(0)), Cached: ptr(int64(3)), Preemptions: ptr(int64(1)), TraceParent: "00-x",
+		Prompt: ptr(int64(9)), Computed: ptr(int64(4)), Output: ptr(int64(0)), Cached: ptr(int64(3)), Preemptions: ptr(int64(1)), TraceParent: "00-x", Adapter: ptr("sql"),
 		Params: &note.Params{Temperature: ptr(0.5), MaxTokens: ptr(int64(7)), Logprobs: true, HasStop: true},
 		Events: []note.Event{{Type: "QUEUED", At: 5}, {Type: "FUTURE", At: 6}, {Type: "PREEMPTED", At: 7}, {Type: "SCHEDULED", At: 0}},
 	}
-	got := noted(t, "0.32.0", note.KindRequests, note.Requests{Requests: []note.Request{full, {ID: "x"}}})
+	got := noted(t, "0.32.0", note.KindRequests, note.Requests{Requests: []note.Request{full, {ID: "x"}, {ID: "y", Adapter: ptr("")}}})
 	at := signal.Core{Engine: 1, PID: core}
 	want := []signal.Signal{
 		&signal.RequestPeeked{
@@ -95,11 +95,12 @@ func TestRequestsNote(t *testing.T) {
 			Events: []signal.EngineEvent{{Kind: signal.EventQueued, At: 5}, {Kind: signal.EventPreempted, At: 7}},
 			Request: signal.RequestAdded{
 				Core: at, ID: full.ID, ExternalID: "cmpl-b26c3dd73760424a-0", ResponseID: "cmpl-b26c3dd73760424a", Child: signal.Some(1), Client: 2,
-				Arrival: 1795965030433864960, PromptTokens: signal.Some(int64(9)), TraceParent: "00-x",
+				Arrival: 1795965030433864960, PromptTokens: signal.Some(int64(9)), TraceParent: "00-x", Adapter: "sql",
 				Param: signal.Param{Temperature: signal.Some(0.5), MaxTokens: signal.Some(int64(7)), Logprobs: true, HasStop: true},
 			},
 		},
-		&signal.RequestPeeked{At: 1000, Request: signal.RequestAdded{Core: at, ID: "x", ExternalID: "x", ResponseID: "x"}},
+		&signal.RequestPeeked{At: 1000, Request: signal.RequestAdded{Core: at, ID: "x", ExternalID: "x", ResponseID: "x", AdapterUnknown: true}},
+		&signal.RequestPeeked{At: 1000, Request: signal.RequestAdded{Core: at, ID: "y", ExternalID: "y", ResponseID: "y"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant\n%+v", got, want)

@@ -157,6 +157,11 @@ func (p *Peeker) request(v python.Value) (r note.Request, output python.Value, e
 	if v, ok := a["trace_headers"]; ok && !v.IsNone() {
 		r.TraceParent = traceParent(&rd, v)
 	}
+	if v, ok := a["lora_request"]; ok && v.IsNone() {
+		r.Adapter = ptr("")
+	} else if ok {
+		r.Adapter = member(p, &rd, v, "lora_name", python.Value.Str)
+	}
 	if v, ok := a["events"]; ok {
 		r.Events = p.requestEvents(&rd, v)
 	}
@@ -184,7 +189,7 @@ func (p *Peeker) request(v python.Value) (r note.Request, output python.Value, e
 }
 
 // requestAttributes are those whose absence a note names.
-var requestAttributes = []string{"arrival_time", "client_index", "events", "num_computed_tokens", "num_preemptions", "num_prompt_tokens", "prefill_stats", "sampling_params", "trace_headers"}
+var requestAttributes = []string{"arrival_time", "client_index", "events", "lora_name", "num_computed_tokens", "num_preemptions", "num_prompt_tokens", "prefill_stats", "sampling_params", "trace_headers"}
 
 // nanoseconds converts the engine's times; nil if that is not possible.
 func nanoseconds(seconds float64) *int64 {

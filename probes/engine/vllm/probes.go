@@ -44,12 +44,15 @@ func (p *Peeker) Probes() []engine.Probe {
 	if _, err := p.in.Module(module); errors.Is(err, python.ErrNotFound) {
 		module = "vllm.v1.core.scheduler"
 	}
-	clock := p.clockProbe(module)
+	probes := []engine.Probe{p.clockProbe(module)}
 	if d, ok := p.dispatchProbe(); ok {
 		// Where workers are told of steps, the core waits for them in a loop that reads the clock.
-		return []engine.Probe{clock, d}
+		probes = append(probes, d)
 	}
-	return []engine.Probe{clock}
+	if p.inside() {
+		probes = append(probes, p.arrivalProbes()...)
+	}
+	return probes
 }
 
 // clockProbe: both ends of a step read time.monotonic, the first of these reads stamping the events, the
@@ -68,6 +71,9 @@ func (p *Peeker) clockProbe(module string) engine.Probe {
 	if on, err := p.log.Bool(); err == nil && !on {
 		p.has(self, "running", func(r *plan.Ref) {
 			r.Each(slotListed.String(), maxStepItems, maxIDBytes, "request_id", "num_computed_tokens")
+			if p.inside() {
+				r.Each(slotLengths.String(), maxStepItems, 0, "num_prompt_tokens")
+			}
 		})
 	}
 

@@ -3,6 +3,7 @@ package vllm
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"inferspan/correlate/signal"
 	"inferspan/probes/wire"
@@ -39,6 +40,8 @@ func (d *Decoder) readRequest(p *wire.Part, q *signal.RequestAdded) (external st
 		return "", fmt.Errorf("%w: %d elements where this version has %d", errField, n, len(s.request))
 	}
 	x := request{q: q, defaults: &d.defaults}
+	lora := slices.Index(s.request, fieldLoRA)
+	q.AdapterUnknown = lora >= 0 && lora < n // until the field is read
 	ended := p.Whole()
 	for i := range n {
 		f := fieldOther
@@ -84,6 +87,8 @@ func (x *request) field(r *reader, f field) {
 		switch f {
 		case fieldRequestID, fieldArrivalTime:
 			r.fail(errType)
+		case fieldLoRA:
+			q.AdapterUnknown = false
 		}
 		return
 	}
@@ -133,6 +138,7 @@ func (x *request) field(r *reader, f field) {
 
 // adapter reads the name of the LoRA adapter, which comes first in its message.
 func (x *request) adapter(r *reader) {
+	x.q.AdapterUnknown = true
 	if !isArray(r.peek()) { // another form: the name stays unknown
 		r.skip()
 		return
@@ -140,7 +146,7 @@ func (x *request) adapter(r *reader) {
 	n := r.array()
 	for i := 0; i < n && r.err == nil; i++ {
 		if i == 0 && isString(r.peek()) {
-			x.q.Adapter = string(r.str())
+			x.q.Adapter, x.q.AdapterUnknown = string(r.str()), false
 		} else {
 			r.skip()
 		}

@@ -24,7 +24,7 @@ type silentStep struct {
 
 // list compares the running requests at the beginning of step number with those at
 // the beginning of the step before.
-func (d *Decoder) list(c *core, number int64, v reading) {
+func (d *Decoder) list(c *core, number int64, at signal.Mono, v reading, emit func(signal.Signal)) {
 	s := &c.steps
 	before := s.listed
 	s.listed = listing{number: number}
@@ -32,12 +32,22 @@ func (d *Decoder) list(c *core, number int64, v reading) {
 	if !ok || !whole {
 		return
 	}
+	lengths, whole, ok := v.list(slotLengths, 1)
+	if !ok || !whole || len(lengths) != len(items)/2 {
+		lengths = nil
+	}
 	now := listing{ok: true, number: number, computed: make(map[string]int64, len(items)/2)}
 	silent := &silentStep{whole: true}
+	if n := len(s.open); n > 0 && s.open[n-1].number == number-1 {
+		at = s.open[n-1].at // those that are new began in that step
+	}
 	for i := 0; i+1 < len(items); i += 2 {
 		id, n := &items[i], &items[i+1]
 		if !id.IsStr() || n.Tag != capture.TagInt || n.Int < 0 {
 			return
+		}
+		if lengths != nil {
+			d.newInside(c, id, &lengths[i/2], at, emit)
 		}
 		now.computed[id.Str] = n.Int
 		if before.ok {

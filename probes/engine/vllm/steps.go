@@ -45,6 +45,7 @@ const (
 	slotComputed  // computed tokens of the others, in order
 	slotResumed   // those of the others that are back after a preemption: ids
 	slotListed    // at the beginning: running requests, each with its computed tokens
+	slotLengths   // where the core sends no messages: the tokens of the prompts of these
 	slotPrompts   // where the core sends no messages: new requests, with the tokens of their prompts
 	slotOuts      // the outputs there: id, number of tokens
 	slotEnds      // of the same: finish reason, result of pooling
@@ -56,13 +57,24 @@ const (
 	slotTexts     // texts of the call
 	slotID        // id that the front end gives a request
 	slotPrompt    // tokens of its prompt
+	slotArrival   // when it arrived, s since the epoch
+	slotLoRA      // None if it asks for no adapter
+	slotAdapter   // name of the adapter
+	slotTemperature
+	slotTopP
+	slotTopK
+	slotMaxTokens
+	slotN
+	slotLogprobs
+	slotStop // stop strings
 	slots
 )
 
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
-	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed",
+	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed", "lengths",
 	"prompts", "outputs", "ends",
-	"notify", "stamp", "engine", "text", "chars", "texts", "id", "prompt"}
+	"notify", "stamp", "engine", "text", "chars", "texts", "id", "prompt", "arrival",
+	"lora", "adapter", "temperature", "top_p", "top_k", "max_tokens", "n", "logprobs", "stop"}
 
 func (s slot) String() string { return slotNames[s] }
 
@@ -113,9 +125,15 @@ func (r reading) lacking(s slot) bool {
 	return v == nil || v.Tag == capture.TagMissing && v.Missing == capture.MissingName
 }
 
+// none reports whether a slot has None.
+func (r reading) none(s slot) bool {
+	v := r.value(s)
+	return v != nil && v.Tag == capture.TagNone
+}
+
 // inFlight gives the steps under way; None if there is but one at a time.
 func (r reading) inFlight() (n int64, ok bool) {
-	if v := r.value(slotInFlight); v != nil && v.Tag == capture.TagNone {
+	if r.none(slotInFlight) {
 		return 0, true
 	}
 	return r.int(slotInFlight)
@@ -193,6 +211,8 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 		d.updated(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
 	case planDispatch:
 		d.dispatchSeen(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
+	case planArrive:
+		d.arrived(d.core(r.PID, 0), at, v)
 	case planEncode:
 		d.encoded(r, l.overhead, v, emit)
 	case planDecode:
@@ -223,7 +243,7 @@ func (d *Decoder) scheduled(c *core, at signal.Mono, v reading, emit func(signal
 	if n := len(s.open); n > 0 && o.number <= s.open[n-1].number {
 		s.open = s.open[:0] // the count began anew
 	}
-	d.list(c, o.number, v)
+	d.list(c, o.number, at, v, emit)
 	if n, ok := v.inFlight(); ok && n < int64(len(s.open)) {
 		d.abandon(c, len(s.open)-int(n), !numbered, emit)
 	}
@@ -308,6 +328,7 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 	if output.Addr == s.ended && (!sure || number == s.endedNo) {
 		return
 	}
+	next := sure && number == s.endedNo+1
 	s.ended, s.endedNo = output.Addr, number
 	if sure && numbered && d.endByClock(c, number, at, emit) {
 		return
@@ -328,7 +349,10 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 	g.FreeAfter = known(v.int(slotFree))
 	g.Partial = cut
 	d.stepLists(c, v)
-	d.newInside(c, v, cmp.Or(g.Schedule, g.Update), emit)
+	if next {
+		d.abortedInside(c, g.Finished, cmp.Or(g.Schedule, g.Update), emit)
+	}
+	d.promptsInside(c, v, cmp.Or(g.Schedule, g.Update), emit)
 	d.stepRequests(c, v)
 	emit(g)
 	d.outputsInside(c, v, at, emit)

@@ -1,8 +1,9 @@
 """A program that uses the engine as a library.
 
-It says "ready" when the engine is, reads lines "REQUESTS TOKENS" from its input, and
-after each generates that many tokens for that many prompts of various lengths. For
-each line it prints a JSON list of what came of the requests. It ends with its input.
+It says "ready" when the engine is, reads lines "REQUESTS TOKENS [STOP]" from its input,
+and after each generates that many tokens, or as many as the stop string takes, for that
+many prompts of various lengths. For each line it prints a JSON list of what came of the
+requests. It ends with its input.
 """
 
 import json
@@ -20,10 +21,11 @@ def main():
     llm = LLM(model=sys.argv[1], load_format="dummy", dtype="bfloat16", max_model_len=1024, enforce_eager=True, **options)
     print("ready", file=out)
     for line in sys.stdin:
-        n, tokens = map(int, line.split())
+        n, tokens, *stop = line.split()
+        n, tokens = int(n), int(tokens)
         prompts = ["say " + "and so on " * (5 * (i % 7)) + str(i) for i in range(n)]
-        results = llm.generate(prompts, SamplingParams(max_tokens=tokens, ignore_eos=True), use_tqdm=False)
-        print(json.dumps([{"id": r.request_id, "prompt": len(r.prompt_token_ids), "output": len(r.outputs[0].token_ids)} for r in results]), file=out)
+        results = llm.generate(prompts, SamplingParams(max_tokens=tokens, ignore_eos=True, stop=stop), use_tqdm=False)
+        print(json.dumps([{"id": r.request_id, "prompt": len(r.prompt_token_ids), "output": len(r.outputs[0].token_ids), "finish": r.outputs[0].finish_reason} for r in results]), file=out)
 
 
 if __name__ == "__main__":

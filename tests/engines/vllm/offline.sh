@@ -5,6 +5,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../common.sh"
+. "$here/../common.sh"
 . "$here/env.sh"
 [ -f "$VENV/.complete" ] && [ -f "$MODEL/config.json" ] || die "no engine in $CACHE: run install.sh first"
 

@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const offline = "../engines/vllm/offline.sh"
+
+// program is a program that uses the engine as a library.
+type program struct {
+	engine
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// result is what came of a request, as the program saw it.
+type result struct {
+	ID     string `json:"id"`
+	Prompt int64  `json:"prompt"`
+	Output int64  `json:"output"`
+	Finish string `json:"finish"`
+}
+
+// startProgram starts a program that ends with the test. Its steps are logged from inside.
+func startProgram(t *testing.T, env ...string) (p *program, steps string) {
+	t.Helper()
+	dir := outDir(t)
+	steps = filepath.Join(dir, "steps")
+	for _, old := range logs(t, steps) {
+		os.Remove(old)
+	}
+	hook, err := filepath.Abs("../engines/vllm/steplog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs, err := os.Create(filepath.Join(dir, "program.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errs.Close()
+	cmd := exec.Command(offline, `{"num_gpu_blocks_override":64,"max_num_batched_tokens":64,"max_num_seqs":16}`)
+	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+hook, "INFERSPAN_STEP_LOG="+steps), env...)
+	cmd.Stderr = errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			cmd.Process.Kill()
+			t.Errorf("the program did not end: %v", <-ended)
+		}
+	})
+	p = &program{engine: engine{pid: cmd.Process.Pid}, in: in, out: bufio.NewReader(out)}
+	if line, err := p.out.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("the program said %q, %v; see %s", line, err, errs.Name())
+	}
+	return p, steps
+}
+
+// begin has the program generate.
+func (p *program) begin(t *testing.T, line string) {
+	t.Helper()
+	if _, err := fmt.Fprintln(p.in, line); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end waits until the program has generated, and returns what came of it by id.
+func (p *program) end(t *testing.T) map[string]result {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []result
+	if err := json.Unmarshal([]byte(line), &all); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]result{}
+	for _, r := range all {
+		out[r.ID] = r
+	}
+	return out
+}
+
+// TestOffline traces programs that use the engine as a library, with the core in the
+// same process and in its own, at work as soon as the tracer says that it is attached.
+func TestOffline(t *testing.T) {
+	need(t)
+	for _, c := range []struct {
+		name string
+		env  []string
+	}{
+		{"core in the program", []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"}},
+		{"core on its own", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, log := startProgram(t, c.env...)
+			t.Run("at once", func(t *testing.T) { p.atOnce(t, log) })
+			t.Run("under way", func(t *testing.T) { p.underWay(t, log) })
+		})
+	}
+}
+
+// metricOf reads one of the tracer's metrics.
+func metricOf(t *testing.T, port int, name string) float64 {
+	t.Helper()
+	return scrape(t, fmt.Sprintf("http://127.0.0.1:%d/metrics", port)).sum(name)
+}
+
+func (p *program) atOnce(t *testing.T, log string) {
+	port := freePort(t)
+	before := countLines(t, log)
+	tr := attach(t, &p.engine, "--precision", "2", "--steps", "2", "--prometheus", "127.0.0.1:"+strconv.Itoa(port))
+	want := map[string]result{}
+	for _, line := range []string{"36 24", "20 1", "12 40 e"} {
+		p.begin(t, line)
+		for id, r := range p.end(t) {
+			want[id] = r
+		}
+	}
+	time.Sleep(3 * time.Second) // the end of the last ones is seen when the core is found empty
+	steps, missed := metricOf(t, port, "inferspan_step_requests_count"), metricOf(t, port, "inferspan_steps_missed_total")
+	spans := tr.mustStop(t)
+	f := faults{t: t}
+	defer f.end("requests")
+	if made := countLines(t, log) - before; int(steps) != made || missed != 0 {
+		f.add("%v steps were seen and %v missed, %d were made", steps, missed, made)
+	}
+	kids := children(spans)
+	n := 0
+	for _, s := range spans {
+		if !s.llmRequest() {
+			continue
+		}
+		n++
+		r, ok := want[s.text("gen_ai.request.id")]
+		if !ok {
+			f.add("request %s is not one of the program", s.text("gen_ai.request.id"))
+			continue
+		}
+		for _, stage := range []string{"wait", "prefill", "decode"} {
+			if kids[s.SpanID][stage] != 1 {
+				f.add("request %s has %d spans %s", r.ID, kids[s.SpanID][stage], stage)
+			}
+		}
+		for key, want := range map[string]int64{"gen_ai.usage.prompt_tokens": r.Prompt, "gen_ai.usage.completion_tokens": r.Output} {
+			if got, ok := s.number(key); !ok || int64(got) != want {
+				f.add("request %s: %s is %v, want %d", r.ID, key, got, want)
+			}
+		}
+		for _, key := range []string{"gen_ai.latency.time_in_queue", "gen_ai.latency.time_in_model_prefill", "gen_ai.latency.time_in_model_decode", "gen_ai.latency.time_to_first_token",
+			"gen_ai.latency.e2e", "gen_ai.request.max_tokens", "gen_ai.request.temperature", "inferspan.steps.count"} {
+			if _, ok := s.number(key); !ok {
+				f.add("request %s has no %s", r.ID, key)
+			}
+		}
+		outcome := map[string]string{"length": "completed", "stop": "stop_string"}[r.Finish]
+		if got := s.text("inferspan.outcome"); got != outcome {
+			f.add("request %s: outcome %s, want %s", r.ID, got, outcome)
+		}
+		if s.Attrs["inferspan.partial"] != nil || s.Resource["inferspan.engine.max_num_seqs"] == nil {
+			f.add("request %s: partial %v, max_num_seqs %v", r.ID, s.Attrs["inferspan.partial"], s.Resource["inferspan.engine.max_num_seqs"])
+		}
+	}
+	if n != len(want) {
+		f.add("%d requests, want %d", n, len(want))
+	}
+}
+
+func children(spans []*span) map[string]map[string]int {
+	out := map[string]map[string]int{}
+	for _, s := range spans {
+		if out[s.ParentID] == nil {
+			out[s.ParentID] = map[string]int{}
+		}
+		out[s.ParentID][s.Name]++
+	}
+	return out
+}
+
+// underWay attaches while the program generates. What is said then is right, and what is
+// missing says why.
+func (p *program) underWay(t *testing.T, log string) {
+	before := countLines(t, log)
+	p.begin(t, "48 400")
+	for i := 0; countLines(t, log) < before+20; i++ {
+		if i == 200 {
+			t.Fatal("the program does not begin")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	tr := attach(t, &p.engine, "--precision", "2", "--steps", "2")
+	want := p.end(t)
+	time.Sleep(3 * time.Second)
+	spans := tr.mustStop(t)
+	f := faults{t: t}
+	defer f.end("requests")
+	kids := children(spans)
+	n, whole, counted := 0, 0, 0
+	for _, s := range spans {
+		if !s.llmRequest() {
+			continue
+		}
+		n++
+		r, known := want[s.text("gen_ai.request.id")]
+		if !known {
+			f.add("request %v is not one of the program", s.Attrs)
+			continue
+		}
+		if got, ok := s.number("gen_ai.usage.completion_tokens"); ok {
+			counted++
+			if int64(got) != r.Output {
+				f.add("request %s: %v tokens, want %d", r.ID, got, r.Output)
+			}
+		}
+		if kids[s.SpanID]["wait"] == 1 && kids[s.SpanID]["prefill"] == 1 && kids[s.SpanID]["decode"] == 1 {
+			whole++
+			continue
+		}
+		why, _ := s.Attrs["inferspan.unavailable"].([]any)
+		if s.Attrs["inferspan.partial"] == nil || !strings.Contains(fmt.Sprint(why), "gen_ai.latency.time_in_queue") {
+			f.add("request %s lacks something: partial %v, unavailable %v", r.ID, s.Attrs["inferspan.partial"], why)
+		}
+	}
+	t.Logf("%d requests, %d of them whole, %d with their tokens", n, whole, counted)
+	// Those that wait when the tracer comes are seen from their first step on.
+	if n < len(want)-16 || whole == 0 || counted < n-4 {
+		t.Errorf("%d requests, %d of them whole, %d with their tokens: want more of %d", n, whole, counted, len(want))
+	}
+}
