@@ -320,12 +320,16 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	}
 	var latest trace.SpanID
 	var latestEnd signal.Mono
+	alike := map[stageKey]uint64{}
 	for i := range list {
 		s := &list[i]
+		k := stageKey{s.def, s.start, s.stage.end}
 		var g facts
 		g.b = append(append(g.b, b.root.TraceID[:]...), id[:]...)
+		g.str(s.def.name).num(uint64(s.start)).num(uint64(s.stage.end)).num(alike[k])
+		alike[k]++
 		x := trace.Span{
-			TraceID: b.root.TraceID, SpanID: g.str(s.def.name).num(uint64(i)).spanID(), ParentID: id, TraceState: b.root.TraceState,
+			TraceID: b.root.TraceID, SpanID: g.spanID(), ParentID: id, TraceState: b.root.TraceState,
 			Name: s.def.name, Kind: trace.KindInternal, Start: int64(s.start) + off, End: int64(s.end) + off, Resource: res,
 		}
 		switch {
@@ -349,6 +353,12 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 		b.controller = latest
 	}
 	return spans
+}
+
+// stageKey identifies a stage in its thread.
+type stageKey struct {
+	def        *stageDef
+	start, end signal.Mono
 }
 
 // stage returns what goes with the span of a stage.
