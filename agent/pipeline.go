@@ -32,7 +32,8 @@ type Pipeline struct {
 
 // Options of a pipeline.
 type Options struct {
-	Precision  int              // 0: engine requests only, 1: stages, 2: events per step
+	Precision  int              // of vLLM's spans. 0: engine requests only, 1: stages, 2: events per step
+	TraceLevel signal.Opt[int]  // of SGLang's spans: 0 to 4, as its own tracing has them; unset: the default
 	Content    correlate.Policy // what becomes of prompts and completions
 	EventLimit int              // span events kept per span, 0: the default
 	ServerKind bool             // entry spans are of kind SERVER
@@ -53,6 +54,9 @@ func NewPipeline(o Options, tree func(*trace.Tree)) *Pipeline {
 	co := correlate.NewOptions()
 	co.Precision, co.Content, co.ServerKind = o.Precision, o.Content, o.ServerKind
 	co.Steps, co.StepRecords = o.Steps, o.StepRecords
+	if o.TraceLevel.OK {
+		co.TraceLevel = o.TraceLevel.V
+	}
 	if o.EventLimit > 0 {
 		co.EventLimit = o.EventLimit
 	}
@@ -70,6 +74,15 @@ func NewPipeline(o Options, tree func(*trace.Tree)) *Pipeline {
 		p.cor.Put(s, p.out)
 	}
 	return p
+}
+
+// SetTraceLevel changes Options.TraceLevel for the requests that begin from now on,
+// and reports whether there is such a level. It may be called at any time, from any
+// goroutine.
+func (p *Pipeline) SetTraceLevel(level int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cor.SetTraceLevel(level)
 }
 
 // Engine announces an engine. The error says that its messages cannot be read.

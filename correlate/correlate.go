@@ -42,7 +42,7 @@ const (
 	DefaultMaxStages    = 1 << 20 // about 60 bytes each
 
 	DefaultTraceLevel = 3 // SGLang's own
-	maxTraceLevel     = 4
+	MaxTraceLevel     = 4
 )
 
 // Options of a Correlator. The zero value is not the default: see NewOptions.
@@ -143,7 +143,7 @@ func New(o Options) *Correlator {
 	if o.MaxStages < 1 {
 		o.MaxStages = d.MaxStages
 	}
-	if o.TraceLevel < 0 || o.TraceLevel > maxTraceLevel {
+	if o.TraceLevel < 0 || o.TraceLevel > MaxTraceLevel {
 		o.TraceLevel = d.TraceLevel
 	}
 	return &Correlator{opt: o}
@@ -152,7 +152,7 @@ func New(o Options) *Correlator {
 // SetTraceLevel changes Options.TraceLevel for the requests that begin from now on,
 // as the engine's own tracing does, and reports whether there is such a level.
 func (c *Correlator) SetTraceLevel(level int) bool {
-	if level < 0 || level > maxTraceLevel {
+	if level < 0 || level > MaxTraceLevel {
 		return false
 	}
 	c.opt.TraceLevel = level

@@ -14,6 +14,7 @@ import (
 	"inferspan/agent"
 	"inferspan/correlate"
 	"inferspan/correlate/metric"
+	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 	"inferspan/export"
 	"inferspan/export/jsonl"
@@ -21,9 +22,13 @@ import (
 	"inferspan/export/prom"
 )
 
+// traceLevelEnv is what SGLang reads its own trace level from.
+const traceLevelEnv = "SGLANG_TRACE_LEVEL"
+
 // detail are the flags that say what spans hold.
 type detail struct {
 	precision  int
+	traceLevel string
 	content    string
 	serverKind bool
 	steps      int
@@ -31,12 +36,14 @@ type detail struct {
 
 func (d *detail) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.IntVar(&d.precision, "precision", 1, "0: engine requests, 1: and their stages, 2: and an event per step")
+	f.IntVar(&d.precision, "precision", 1, "vLLM: 0: engine requests, 1: and their stages, 2: and an event per step")
+	f.StringVar(&d.traceLevel, "trace-level", "", "SGLang's stages: 0 (no spans in the engine) to 4 (default SGLANG_TRACE_LEVEL, or 3)")
 	f.StringVar(&d.content, "content", "none", "where prompts and completions go: none, span, event, span_and_event")
 	f.BoolVar(&d.serverKind, "server-kind", false, "give entry spans the kind SERVER instead of INTERNAL")
 	f.IntVar(&d.steps, "steps", 0, "scheduler steps: 1: references on requests, a JSON line per step, 2: and a span per prefill chunk")
 	must(c.RegisterFlagCompletionFunc("steps", cobra.FixedCompletions([]string{"0", "1", "2"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(c.RegisterFlagCompletionFunc("content", cobra.FixedCompletions([]string{"none", "span", "event", "span_and_event"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(c.RegisterFlagCompletionFunc("trace-level", cobra.FixedCompletions([]string{"0", "1", "2", "3", "4"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(c.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"0", "1", "2"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -47,6 +54,17 @@ func (d *detail) options() (agent.Options, error) {
 	}
 	if d.precision < 0 || d.precision > 2 {
 		return o, withCode(exitUsage, fmt.Errorf("--precision %d: want 0, 1 or 2", d.precision))
+	}
+	name, level := "--trace-level", d.traceLevel
+	if level == "" {
+		name, level = traceLevelEnv, os.Getenv(traceLevelEnv)
+	}
+	if level != "" {
+		n, err := strconv.Atoi(level)
+		if err != nil || n < 0 || n > correlate.MaxTraceLevel {
+			return o, withCode(exitUsage, fmt.Errorf("%s %s: want 0 to %d", name, level, correlate.MaxTraceLevel))
+		}
+		o.TraceLevel = signal.Some(n)
 	}
 	switch d.content {
 	case "none":

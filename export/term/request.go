@@ -52,10 +52,11 @@ type request struct {
 	derivedE, derived bool // e2e; ttft
 }
 
-// engineRequest is one llm_request span.
+// engineRequest is one request in the engine.
 type engineRequest struct {
 	prompt, cached, output                  opt
-	ttft, tpot, queue, prefill, decode, e2e opt
+	ttft, tpot, queue, prefill, decode, e2e opt // ns
+	preemptions                             int64
 }
 
 func intAttr(s *trace.Span, key string) opt {
@@ -81,7 +82,7 @@ func read(t *trace.Tree, each func(*engineRequest)) request {
 	if f, ok := root.Attr(sc.AttrGenAIResponseFinishReasons).([]string); ok {
 		r.finish = strings.Join(f, ",")
 	}
-	if root.Name != sc.NameLLMRequest {
+	if !isEngineRequest(root) {
 		r.http = known(root.End - root.Start)
 	}
 	var finish []string
@@ -94,19 +95,10 @@ func read(t *trace.Tree, each func(*engineRequest)) request {
 				}
 			}
 		}
-		if s.Name != sc.NameLLMRequest {
+		if !isEngineRequest(s) {
 			continue
 		}
-		e := engineRequest{
-			prompt: intAttr(s, sc.AttrGenAIUsagePromptTokens), cached: intAttr(s, sc.AttrGenAIUsageCacheReadInputTokens),
-			output: intAttr(s, sc.AttrGenAIUsageCompletionTokens),
-			ttft:   intAttr(s, sc.AttrGenAILatencyTimeToFirstToken), queue: intAttr(s, sc.AttrGenAILatencyTimeInQueue),
-			prefill: intAttr(s, sc.AttrGenAILatencyTimeInModelPrefill), decode: intAttr(s, sc.AttrGenAILatencyTimeInModelDecode),
-			e2e: intAttr(s, sc.AttrGenAILatencyE2E),
-		}
-		if e.decode.ok && e.output.ok && e.output.v > 1 {
-			e.tpot = known(e.decode.v / (e.output.v - 1))
-		}
+		e := readEngine(t.Spans[i:])
 		if d, ok := s.Attr(sc.AttrInferspanDerived).([]string); ok {
 			r.derived = r.derived || slices.Contains(d, sc.AttrGenAILatencyTimeToFirstToken)
 			r.derivedE = r.derivedE || slices.Contains(d, sc.AttrGenAILatencyE2E)
@@ -114,8 +106,14 @@ func read(t *trace.Tree, each func(*engineRequest)) request {
 		if r.id == "" {
 			r.id = textAttr(s, sc.AttrGenAIRequestID)
 		}
+		if r.id == "" {
+			r.id = textAttr(s, sc.AttrRID)
+		}
 		if r.model == "" {
 			r.model = textAttr(s, sc.AttrGenAIRequestModelName)
+		}
+		if r.model == "" {
+			r.model = textAttr(s, sc.AttrGenAIResponseModel)
 		}
 		if f := textAttr(s, sc.AttrInferspanFinishReason); f != "" && !slices.Contains(finish, f) {
 			finish = append(finish, f)
@@ -128,7 +126,7 @@ func read(t *trace.Tree, each func(*engineRequest)) request {
 		if !r.e2e.ok || e.e2e.ok && e.e2e.v > r.e2e.v {
 			r.ttft, r.tpot, r.queue, r.prefill, r.decode, r.e2e = e.ttft, e.tpot, e.queue, e.prefill, e.decode, e.e2e
 		}
-		r.preemptions += intAttr(s, sc.AttrGenAIRequestPreemptionCount).v
+		r.preemptions += e.preemptions
 		each(&e)
 	}
 	if r.finish == "" {

@@ -305,6 +305,7 @@ func (s *Summary) tokenTable(p *page) {
 var partials = map[string]string{
 	"arrival":      "arrival not seen (it came before we looked, or was lost)",
 	"outputs":      "first outputs not seen",
+	"stages":       "stages in the engine not seen",
 	"end":          "end not seen",
 	"request":      "work in the engine not seen",
 	"response":     "parts of the response not seen",
