@@ -5,6 +5,7 @@ import (
 	"path"
 
 	"inferspan/bpf/event"
+	"inferspan/probes/engine/sglang"
 	"inferspan/probes/engine/vllm"
 	httptap "inferspan/probes/http"
 	"inferspan/probes/note"
@@ -33,10 +34,16 @@ func NewRedactor() *Redactor {
 // Engine gives the facts that are needed to read the engine's messages. On an
 // error records of its processes are left out.
 func (d *Redactor) Engine(e *target.Engine) error {
-	if e.Kind != "vllm" {
-		return fmt.Errorf("redacting messages of %s: no decoder for this engine", e.Kind)
+	var w wireRedactor
+	var err error
+	switch e.Kind {
+	case "vllm":
+		w, err = vllm.NewRedactor(e)
+	case "sglang":
+		w, err = sglang.NewRedactor(e.Version)
+	default:
+		err = fmt.Errorf("redacting messages of %s: no decoder for this engine", e.Kind)
 	}
-	w, err := vllm.NewRedactor(e)
 	if err != nil {
 		return err
 	}

@@ -81,16 +81,9 @@ func (d *Decoder) Blank(err error) {
 	}
 	clear(d.seen)
 	if e, ok := err.(*Error); ok {
-		from := uint32(e.Offset)
-		// A cut payload keeps its length: only what is behind it is not known.
-		if n := len(d.nodes) - 1; n >= int(refFixed) {
-			if l := &d.nodes[n]; l.kind >= String && l.kind <= ByteArray && l.off > from {
-				from = l.off
-			} else if from < uint32(len(d.head)) {
-				from++ // the opcode itself tells where reading ended
-			}
+		if end := int(d.tailAt) + len(d.tail); e.rest < end {
+			d.fill(uint32(e.rest), uint32(end-e.rest), 0)
 		}
-		d.fill(from, d.tailAt+uint32(len(d.tail))-from, 0)
 	}
 }
 

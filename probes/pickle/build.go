@@ -93,9 +93,9 @@ func (m *machine) items() ([]ref, bool) {
 	if len(m.marks) > 0 || !m.lost {
 		return m.popMark()
 	}
-	out := m.stack
+	m.work = append(m.work[:0], m.stack...) // the dict comes where they lay
 	m.stack = m.stack[:0]
-	return out, true
+	return m.work, true
 }
 
 // target is the dict that items are set in, made up where it is missing.

@@ -24,6 +24,7 @@ type Error struct {
 	Offset int // of the opcode or object
 	Op     byte
 	Err    error
+	rest   int // offset of the first byte that was not read as more than data
 }
 
 func (e *Error) Error() string {
@@ -123,7 +124,9 @@ func (d *Decoder) machine(head, tail []byte, size int, msgpack bool) (*machine, 
 	return &machine{Decoder: d, b: head, size: uint32(size), more: len(tail) > 0}, nil
 }
 
-func (m *machine) fail(err error) *Error { return &Error{Offset: int(m.at), Op: m.op, Err: err} }
+func (m *machine) fail(err error) *Error {
+	return &Error{Offset: int(m.at), Op: m.op, Err: err, rest: int(max(m.at+1, m.pos()))}
+}
 
 func (m *machine) pos() uint32 { return m.base + uint32(m.i) }
 

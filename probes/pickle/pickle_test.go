@@ -238,6 +238,24 @@ func TestPartial(t *testing.T) {
 	}
 }
 
+// TestTail: the end of a stream without its beginning.
+func TestTail(t *testing.T) {
+	var d Decoder
+	want := "{str:61: 1, str:62: [opaque, 2], str:63: call <m n>() state={str:78: 3}}"
+	tail := "\x8c\x01a\x94K\x01\x8c\x01b\x94]\x94(h\x07K\x02e\x8c\x01c\x94\x8c\x01m\x94\x8c\x01n\x94\x93\x94)\x81\x94}\x94\x8c\x01x\x94K\x03sb"
+	for _, end := range []string{"u.", "ub.", "u\x86\x94R\x94."} {
+		v, err := d.DecodeTail([]byte(tail+end), 1000)
+		if err != nil || show(v) != want {
+			t.Errorf("%q: %s, %v", end, show(v), err)
+		}
+	}
+	for _, bad := range []string{tail, tail + "u", tail + "u.x", tail[4:] + "u.", "K\x01" + tail + "u.", tail + "e.", "."} {
+		if v, err := d.DecodeTail([]byte(bad), 1000); err == nil {
+			t.Errorf("%q gave %s", bad, show(v))
+		}
+	}
+}
+
 // TestHostile: streams that claim or ask for more than they have.
 func TestHostile(t *testing.T) {
 	rep := func(s string, n int) []byte { return bytes.Repeat([]byte(s), n) }

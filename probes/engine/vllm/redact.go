@@ -3,14 +3,9 @@ package vllm
 import (
 	"fmt"
 
-	"inferspan/bpf/event"
 	"inferspan/probes/target"
 	"inferspan/probes/wire"
 )
-
-// maxRedacted is how many sent messages are remembered to recognise their
-// receipts. Receipts come within milliseconds.
-const maxRedacted = 4096
 
 // Redactor takes what a request says and what it is answered out of the frame
 // records of one engine: token ids, texts, log-probabilities, tensors, and
@@ -21,21 +16,8 @@ const maxRedacted = 4096
 //
 // It is deterministic and must be used by one goroutine at a time.
 type Redactor struct {
+	*wire.Redactor
 	schema *schema
-	asm    *wire.Assembler
-	emit   func(*event.Record)
-	handle func(*wire.Message)
-	// sent has the redacted last bytes of the latest messages of the cores, by
-	// their key before redaction: receipts get the same bytes.
-	sent  map[uint64]sentTail
-	order [maxRedacted]uint64
-	next  int
-	buf   [wire.KeyTail]byte
-}
-
-type sentTail struct {
-	n    int
-	tail [wire.KeyTail]byte
 }
 
 // NewRedactor makes a Redactor for the engine that e describes. It fails where
@@ -45,64 +27,13 @@ func NewRedactor(e *target.Engine) (*Redactor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to redact messages of engine %d: %w", e.ID, err)
 	}
-	r := &Redactor{schema: s, asm: wire.NewAssembler(wire.Limits{}, true), sent: map[uint64]sentTail{}}
-	r.handle = r.message
-	return r, nil
-}
-
-// Put takes a record and emits redacted copies, valid only during the call.
-// Records other than frames pass unchanged. The records of a message are emitted
-// when it is complete, those of a message that never is are left out. The record
-// given is not changed.
-func (r *Redactor) Put(rec *event.Record, emit func(*event.Record)) {
-	r.emit = emit
-	if rec.Kind == event.KindFrame || rec.Kind == event.KindExit {
-		r.asm.Put(rec, r.handle)
-	}
-	if rec.Kind != event.KindFrame {
-		emit(rec)
-	}
-}
-
-// Dropped returns how many messages were left out because they were incomplete, by reason.
-func (r *Redactor) Dropped() [wire.Drops]uint64 { return r.asm.Stats().Dropped }
-
-func (r *Redactor) message(m *wire.Message) {
-	if m.Receipt {
-		r.receipt(m)
-	} else {
-		key := m.Key()
-		kind := classify(m, r.schema)
+	r := &Redactor{schema: s}
+	r.Redactor = wire.NewRedactor(func(m *wire.Message) bool {
+		kind := classify(m, s)
 		r.redact(m, kind)
-		if kind == kindOutputs && key != 0 {
-			r.remember(key, m.Parts[0].End(wire.KeyTail))
-		}
-	}
-	for i := range m.Records {
-		r.emit(&m.Records[i])
-	}
-}
-
-// remember keeps the redacted last bytes of a sent message.
-func (r *Redactor) remember(key uint64, tail []byte) {
-	delete(r.sent, r.order[r.next])
-	r.order[r.next] = key
-	r.next = (r.next + 1) % maxRedacted
-	s := sentTail{n: len(tail)}
-	copy(s.tail[:], tail)
-	r.sent[key] = s
-}
-
-// receipt gives a receipt the bytes that the redacted message has, so that the
-// two still recognise each other.
-func (r *Redactor) receipt(m *wire.Message) {
-	rec := &m.Records[0]
-	data := r.buf[:min(len(rec.Data), len(r.buf))]
-	clear(data)
-	if s, ok := r.sent[m.Key()]; ok && m.First == 0 && s.n == len(data) {
-		copy(data, s.tail[:s.n])
-	}
-	rec.Data = data
+		return kind == kindOutputs
+	})
+	return r, nil
 }
 
 // redact blanks the message in place.
