@@ -41,6 +41,7 @@ type request struct {
 	prompt             signal.Opt[int64] // from the request
 	corePrompt         signal.Opt[int64] // from the core
 	cached             signal.Opt[int64]
+	loaded             signal.Opt[int64] // of these, what a KV connector had
 
 	arrival signal.Wall
 	began   signal.Mono // time when it was first seen
@@ -260,6 +261,9 @@ func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *
 	r.firstOK = r.started || (whole && !missed && !co.eng.events())
 	if o.CachedTokens.OK {
 		r.cached = o.CachedTokens
+	}
+	if o.ExternalTokens.OK {
+		r.loaded = o.ExternalTokens
 	}
 	if o.PromptTokens.OK {
 		r.corePrompt = o.PromptTokens

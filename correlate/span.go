@@ -159,7 +159,9 @@ func (vllmRules) spans(c *Correlator, spans []trace.Span, v *view, p parent) []t
 	putOpt(&a, semconv.AttrGenAILatencyTimeInModelInference, v.inference)
 	putOpt(&a, semconv.AttrGenAILatencyTimeInTokenize, v.tokenize)
 	putOpt(&a, semconv.AttrGenAILatencyTimeInDetokenize, v.detokenize)
-	if r.kv != nil {
+	if r.kv != nil && r.kv.unseen {
+		v.unavailable.add(semconv.AttrGenAILatencyTimeInKVTransfer + ": the beginning of the transfer was not seen")
+	} else if r.kv != nil {
 		a.put(semconv.AttrGenAILatencyTimeInKVTransfer, r.kv.ns)
 		if !r.kv.exact {
 			v.derive(cmp.Or(r.kv.method, methodPeek), semconv.AttrGenAILatencyTimeInKVTransfer)

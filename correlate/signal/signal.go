@@ -163,9 +163,12 @@ type Output struct {
 	StopReason   string // matched stop string or token id, "" if none
 	Events       []EngineEvent
 	CachedTokens Opt[int64] // prompt tokens not computed again; known once per request
-	PromptTokens Opt[int64] // as the core counts them
-	Pooled       bool       // the result of a pooling request
-	Failure      *Failure   // why it was ended early, nil if it was not or the engine does not say
+	// ExternalTokens are those of CachedTokens that a KV connector had, by the last
+	// look for them.
+	ExternalTokens Opt[int64]
+	PromptTokens   Opt[int64] // as the core counts them
+	Pooled         bool       // the result of a pooling request
+	Failure        *Failure   // why it was ended early, nil if it was not or the engine does not say
 }
 
 // Failure is the engine's account of a request that it ended early.

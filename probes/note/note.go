@@ -48,6 +48,7 @@ type Config struct {
 	SpecTokens       *int64  `json:"spec_tokens,omitempty"`
 	KVConnector      *string `json:"kv_connector,omitempty"` // "" is none
 	KVRole           *string `json:"kv_role,omitempty"`
+	RemoteKVs        *int64  `json:"remote_kvs,omitempty"` // number of the status of requests that wait for KV blocks; nil without a connector
 	LoRA             *bool   `json:"lora,omitempty"`
 	// Missing says what could not be read, and why.
 	Missing map[string]string `json:"missing,omitempty"`

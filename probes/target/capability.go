@@ -312,7 +312,21 @@ func (c *capabilities) received() (CapabilityState, string) {
 	return Derived, "receipt of the message in the front end, just before the engine's own stamp: " + no
 }
 
-const noTransfer = "needs captures of the scheduler's KV connector"
+// transfer is the state of what tells of waits for a KV connector.
+func (c *capabilities) transfer() (CapabilityState, string) {
+	switch {
+	case c.e.PDRole == "none":
+		return Unavailable, "the engine has no KV transfer"
+	case c.e.KVLoads == nil:
+		return Unavailable, "the scheduler could not be read"
+	case !*c.e.KVLoads:
+		return Unavailable, "how this version keeps the requests that wait for KV blocks cannot be followed"
+	}
+	if why, ok := c.need(TapSteps); !ok {
+		return Unavailable, why
+	}
+	return Derived, "from the steps of the scheduler, of loads that go on beside them"
+}
 
 func (c *capabilities) span(s *semconv.Span) (CapabilityState, string) {
 	switch s.Layer {
@@ -338,10 +352,7 @@ func (c *capabilities) span(s *semconv.Span) (CapabilityState, string) {
 		}
 		return c.stepped(TapRequests | TapOutputs)
 	case "vllm.v1.kv_transfer":
-		if c.e.PDRole == "none" {
-			return Unavailable, "the engine has no KV transfer"
-		}
-		return Unavailable, noTransfer
+		return c.transfer()
 	}
 	return Unavailable, "not traced yet"
 }
@@ -359,10 +370,9 @@ func (c *capabilities) attribute(s *semconv.Span, a *semconv.Attr) (CapabilitySt
 		}
 		return Derived, "what a token costs on average, measured in short windows"
 	case semconv.AttrGenAILatencyTimeInKVTransfer:
-		if c.e.PDRole == "none" {
-			return Unavailable, "the engine has no KV transfer"
-		}
-		return Unavailable, noTransfer
+		return c.transfer()
+	case semconv.AttrGenAIKVTransferCachedTokens:
+		return c.with(TapOutputs)
 	case semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeToFirstToken:
 		return c.received()
 	case semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAIRequestPreemptionCount:

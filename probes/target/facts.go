@@ -30,6 +30,7 @@ type Engine struct {
 	Version     string          `json:"version,omitempty"`
 	Model       string          `json:"model,omitempty"`        // path or hub name
 	ServedNames []string        `json:"served_names,omitempty"` // first one is reported
+	KVLoads     *bool           `json:"kv_loads,omitempty"`     // the scheduler says which requests wait for its KV connector; nil without one
 	PDRole      string          `json:"pd_role,omitempty"`      // "none", "producer", "consumer"; "" = not known
 	Processes   []Process       `json:"processes"`
 	// Structs has the field order of the engine's message classes, read from the

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -96,6 +97,7 @@ func (e *Engine) coreConfig(p *proc) bool {
 	}
 	if v, err := cfg.Attr("kv_transfer_config"); err == nil {
 		e.kvTransfer(v)
+		e.kvLoads(core)
 	}
 	return true
 }
@@ -119,6 +121,23 @@ func (e *Engine) kvTransfer(v python.Value) {
 	}
 	if text, err := role.Str(); err == nil {
 		e.set("pd_role", sourceLive, &e.PDRole, pdRole(text))
+	}
+}
+
+// kvLoads says whether an engine core that has a KV connector shows which requests
+// wait for it. In 0.28 and before they are in queues that a probe cannot go through.
+func (e *Engine) kvLoads(core python.Value) {
+	if core.Addr() == 0 || e.PDRole == "none" {
+		return
+	}
+	sched, err := core.Attr("scheduler")
+	if err != nil {
+		return
+	}
+	_, err = sched.Attr("deferred_waiting")
+	if shown := err == nil; shown || errors.Is(err, python.ErrNotFound) {
+		e.KVLoads = &shown
+		e.Sources["kv_loads"] = sourceLive
 	}
 }
 

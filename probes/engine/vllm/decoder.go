@@ -114,6 +114,7 @@ type core struct {
 	spec          signal.Opt[int64] // draft tokens
 	blockSize     signal.Opt[int64]
 	prefixCaching signal.Opt[bool]
+	remoteKVs     signal.Opt[int64] // status of a request that waits for KV blocks from elsewhere
 }
 
 // running is what is known of a request until its end.

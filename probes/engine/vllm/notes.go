@@ -56,6 +56,7 @@ func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 	}
 	c := d.core(r.PID, 0)
 	c.spec, c.blockSize, c.prefixCaching = count(n.SpecTokens), count(n.BlockSize), opt(n.PrefixCaching)
+	c.remoteKVs = count(n.RemoteKVs)
 	sends := opt(n.LogStats)
 	if d.inside[r.PID] {
 		sends = signal.Some(false) // it keeps them to itself

@@ -174,7 +174,8 @@ func (d *Decoder) output(r *reader, o *signal.Output, parts []wire.Part) bool {
 		case fieldEvents:
 			d.readEvents(r, o)
 		case fieldPrefillStats:
-			r.counts(namedCount{"num_prompt_tokens", &o.PromptTokens}, namedCount{"num_cached_tokens", &o.CachedTokens})
+			r.counts(namedCount{"num_prompt_tokens", &o.PromptTokens}, namedCount{"num_cached_tokens", &o.CachedTokens},
+				namedCount{"num_external_cached_tokens", &o.ExternalTokens})
 		case fieldNumCachedTokens:
 			if v := r.int(); v >= 0 {
 				cached = signal.Some(v)

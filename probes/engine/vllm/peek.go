@@ -136,6 +136,13 @@ func (p *Peeker) Config() note.Config {
 			c.KVRole = get(&r, "kv_role", python.Value.Str, kv, "kv_role")
 		}
 	}
+	if p.connected() {
+		for n, name := range p.status {
+			if name == statusRemoteKVs {
+				c.RemoteKVs = ptr(n)
+			}
+		}
+	}
 	if lora, none := r.part("lora", p.config, "lora_config"); none || lora.Addr() != 0 {
 		c.LoRA = ptr(!none)
 	}

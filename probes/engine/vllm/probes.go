@@ -68,6 +68,7 @@ func (p *Peeker) clockProbe(module string) engine.Probe {
 	p.queue(self, "skipped_waiting", slotSkipped)
 	p.planPool(self, slotFree, slotPool)
 	p.inFlight(schedule, depthStep)
+	p.loads(schedule)
 	if on, err := p.log.Bool(); err == nil && !on {
 		p.has(self, "running", func(r *plan.Ref) {
 			r.Each(slotListed.String(), maxStepItems, maxIDBytes, "request_id", "num_computed_tokens")
@@ -82,6 +83,7 @@ func (p *Peeker) clockProbe(module string) engine.Probe {
 	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
 	p.planPool(self, slotFree, slotPool)
 	p.inFlight(update, depthStep)
+	p.loaded(update)
 	out := update.Local("scheduler_output").Addr(slotOutput.String())
 	p.composition(out)
 	if p.inside() {

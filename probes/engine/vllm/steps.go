@@ -44,6 +44,9 @@ const (
 	slotNew       // requests scheduled for the first time: id, computed tokens
 	slotComputed  // computed tokens of the others, in order
 	slotResumed   // those of the others that are back after a preemption: ids
+	slotLoading   // at the beginning: requests that are put off, each with its status
+	slotLoaded    // requests whose KV blocks have come: those that still wait; at the end of a step, those of the step
+	slotUnloaded  // of those that still wait: whose blocks did not all come
 	slotListed    // at the beginning: running requests, each with its computed tokens
 	slotLengths   // where the core sends no messages: the tokens of the prompts of these
 	slotPrompts   // where the core sends no messages: new requests, with the tokens of their prompts
@@ -71,7 +74,8 @@ const (
 )
 
 var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "waiting", "holding", "deferred", "skipped", "free", "pool",
-	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed", "listed", "lengths",
+	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed",
+	"loading", "loaded", "unloaded", "listed", "lengths",
 	"prompts", "outputs", "ends",
 	"notify", "stamp", "engine", "text", "chars", "texts", "id", "prompt", "arrival",
 	"lora", "adapter", "temperature", "top_p", "top_k", "max_tokens", "n", "logprobs", "stop"}
@@ -168,6 +172,7 @@ type steps struct {
 	ended   uint64 // address of the SchedulerOutput of the step that ended last
 	endedNo int64  // its number
 	listed  listing
+	loads   loads
 }
 
 // probeNote learns how to read the captures of a process.
@@ -244,6 +249,7 @@ func (d *Decoder) scheduled(c *core, at signal.Mono, v reading, emit func(signal
 		s.open = s.open[:0] // the count began anew
 	}
 	d.list(c, o.number, at, v, emit)
+	d.loading(c, at, o.number, v, emit)
 	if n, ok := v.inFlight(); ok && n < int64(len(s.open)) {
 		d.abandon(c, len(s.open)-int(n), !numbered, emit)
 	}
@@ -330,6 +336,7 @@ func (d *Decoder) updated(c *core, at signal.Mono, v reading, cut bool, emit fun
 	}
 	next := sure && number == s.endedNo+1
 	s.ended, s.endedNo = output.Addr, number
+	d.loadsEnded(c, at, v)
 	if sure && numbered && d.endByClock(c, number, at, emit) {
 		return
 	}
