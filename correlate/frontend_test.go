@@ -157,6 +157,10 @@ func TestKVTransfer(t *testing.T) {
 		{"outside of the wait", []signal.Signal{kv(102.6, 105)}, int64(2.4e6), [2]float64{}, nil},
 		{"by looking", []signal.Signal{kv(102.6, 102.9, func(k *signal.KVTransfer) { k.Exact, k.Method, k.Failed = false, "peek", signal.Opt[bool]{} })}, int64(0.3e6), [2]float64{102.6, 102.9},
 			map[string]any{"inferspan.derived": []string{"span.start", "span.end"}, "gen_ai.kv_transfer.failed": nil}},
+		{"by steps", []signal.Signal{kv(102.6, 102.9, func(k *signal.KVTransfer) { k.Exact, k.Method, k.Tokens = false, "steps", signal.Opt[int64]{} })}, int64(0.3e6), [2]float64{102.6, 102.9},
+			map[string]any{"inferspan.derived": []string{"span.start", "span.end"}, "gen_ai.kv_transfer.failed": false, "gen_ai.kv_transfer.cached_tokens": nil}},
+		{"again after a preemption", []signal.Signal{kv(130, 135, func(k *signal.KVTransfer) { k.Failed = signal.Some(true) }), kv(102.6, 102.9)}, int64(5.3e6), [2]float64{102.6, 102.9}, map[string]any{"gen_ai.kv_transfer.failed": false}},
+		{"its beginning was not seen", []signal.Signal{kv(102.6, 102.7), kv(0, 102.9)}, nil, [2]float64{}, nil},
 		{"tried again", []signal.Signal{kv(102.6, 102.7, func(k *signal.KVTransfer) { k.Failed = signal.Some(true) }), kv(102.8, 102.9)}, int64(0.2e6), [2]float64{102.6, 102.9}, map[string]any{"gen_ai.kv_transfer.failed": true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -179,5 +183,25 @@ func TestKVTransfer(t *testing.T) {
 			}
 			wantAttrs(t, k, c.attrs)
 		})
+	}
+}
+
+// What a connector had comes with the first output; none of it is not what a load was of.
+func TestKVTransferTokens(t *testing.T) {
+	for had, want := range map[int64]any{256: int64(256), 0: nil} {
+		s := pd("")
+		load := &signal.KVTransfer{Core: testCore, ID: "chatcmpl-a-x", Start: at(102.6), End: at(102.9), Method: "steps"}
+		s.sig = append(append(append([]signal.Signal(nil), s.sig[:4]...), load), s.sig[4:]...)
+		for _, x := range s.sig {
+			if o, ok := x.(*signal.StepOutput); ok {
+				o.Outputs[0].ExternalTokens = signal.Some(had)
+				break
+			}
+		}
+		trees, _ := run(t, NewOptions(), s.sig)
+		wantAttrs(t, one(t, trees, "kv_transfer"), map[string]any{"gen_ai.kv_transfer.cached_tokens": want, "gen_ai.pd_role": nil})
+		wantAttrs(t, one(t, trees, "llm_request"), map[string]any{"inferspan.derived.methods": []string{"gen_ai.latency.time_in_kv_transfer: steps"}})
+		one(t, trees, "prefill")
+		one(t, trees, "decode")
 	}
 }

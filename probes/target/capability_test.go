@@ -119,10 +119,20 @@ func TestCapabilities(t *testing.T) {
 		}},
 		{name: "core without libzmq", change: func(e *Engine) { e.Processes[1].ZMQ = nil }, want: []want{{"", request, Unavailable, "maps no libzmq"}}},
 		{name: "prefill node", change: func(e *Engine) { e.PDRole = "producer" }, want: []want{
-			{"", "decode", Unavailable, "prefill node"}, {"", "prefill", Exact, ""}, {"", "kv_transfer", Unavailable, "KV connector"},
+			{"", "decode", Unavailable, "prefill node"}, {"", "prefill", Exact, ""}, {"", "kv_transfer", Unavailable, "could not be read"},
 		}},
-		{name: "decode node", change: func(e *Engine) { e.PDRole = "consumer" }, want: []want{
+		{name: "decode node", change: func(e *Engine) { e.PDRole, e.KVLoads = "consumer", ptrTo(true) }, want: []want{
 			{"", "prefill", Unavailable, "decode node"}, {request, "gen_ai.latency.time_in_model_prefill", Exact, "0"},
+			{"", "kv_transfer", Derived, "steps"}, {request, "gen_ai.latency.time_in_kv_transfer", Derived, "steps"},
+			{"kv_transfer", "gen_ai.kv_transfer.cached_tokens", Exact, ""}, {"kv_transfer", "gen_ai.kv_transfer.failed", Exact, ""},
+		}},
+		{name: "decode node without steps", change: func(e *Engine) {
+			e.PDRole, e.KVLoads, e.Processes[1].Python.Problem = "consumer", ptrTo(true), "stripped"
+		}, want: []want{
+			{"", "kv_transfer", Unavailable, "stripped"}, {request, "gen_ai.latency.time_in_kv_transfer", Unavailable, "stripped"},
+		}},
+		{name: "decode node of an older version", change: func(e *Engine) { e.PDRole, e.KVLoads = "consumer", ptrTo(false) }, want: []want{
+			{"", "kv_transfer", Unavailable, "this version"},
 		}},
 		{name: "PD role not known", change: func(e *Engine) { e.PDRole = "" }, want: []want{{request, "gen_ai.pd_role", Unavailable, "not known"}}},
 		{name: "no defaults, no tokenizer, no model", change: func(e *Engine) { e.Defaults, e.Tokenizer, e.Model = nil, "", "" }, want: []want{
@@ -209,3 +219,5 @@ func TestCapabilitiesComplete(t *testing.T) {
 		t.Errorf("only %d spans and metrics are documented", n)
 	}
 }
+
+func ptrTo[T any](v T) *T { return &v }
