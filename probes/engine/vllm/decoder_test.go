@@ -343,6 +343,30 @@ func TestNeverRan(t *testing.T) {
 	}
 }
 
+// TestPrefillStats checks what is read of the tokens that were not computed.
+func TestPrefillStats(t *testing.T) {
+	sigs, d := one(t, vllmtest.SyntheticEngine("0.32.0"), send(output(func(i int, b []byte) []byte {
+		if i != 11 {
+			return nil
+		}
+		b = append(b, 0x84)
+		for _, x := range []struct {
+			name string
+			n    int
+		}{{"num_prompt_tokens", 9}, {"num_cached_tokens", 7}, {"num_local_cached_tokens", 4}, {"num_external_cached_tokens", 3}} {
+			b = msgp.AppendInt(msgp.AppendString(b, x.name), x.n)
+		}
+		return b
+	})))
+	if len(sigs) != 1 {
+		t.Fatalf("%d signals: %v", len(sigs), d.Problem())
+	}
+	o := sigs[0].(*signal.StepOutput).Outputs[0]
+	if o.PromptTokens != signal.Some[int64](9) || o.CachedTokens != signal.Some[int64](7) || o.ExternalTokens != signal.Some[int64](3) {
+		t.Errorf("%+v", o)
+	}
+}
+
 // TestCoordinator checks that a core's statistics for the coordinator, which
 // have the form of those for front ends but hold no usage, are left out.
 func TestCoordinator(t *testing.T) {

@@ -130,6 +130,7 @@ func check(t *testing.T, s signal.Signal, gap bool) {
 				t.Fatalf("output %+v", o)
 			}
 			count("cached tokens", o.CachedTokens)
+			count("external tokens", o.ExternalTokens)
 			count("prompt tokens", o.PromptTokens)
 			for _, ev := range o.Events {
 				if ev.At <= 0 || ev.Kind < signal.EventQueued || ev.Kind > signal.EventPreempted {

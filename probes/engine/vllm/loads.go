@@ -25,8 +25,8 @@ func (p *Peeker) connected() bool {
 	return err == nil && !v.IsNone()
 }
 
-// loads adds what says which requests wait for their KV blocks. Versions before 0.32
-// have these in queues that a plan cannot go through.
+// loads adds what says which requests wait for their KV blocks. 0.28 and before have
+// these in queues that a plan cannot go through.
 func (p *Peeker) loads(schedule *plan.Plan) {
 	if !p.connected() {
 		return

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"inferspan/bpf/event"
 	"inferspan/bpf/event/capture"
 	"inferspan/correlate/signal"
 	"inferspan/probes/engine/vllm"
@@ -195,4 +196,33 @@ func TestLoadsUnknownState(t *testing.T) {
 	l.begin(2, []any{"a", remote}, nil, nil)
 	l.begin(3, []any{"a", remote}, []any{"a"}, nil)
 	l.want()
+}
+
+// FuzzLoads decodes any bytes as captures of a scheduler with a KV connector: a load
+// that comes of it has ended, and not before it began.
+func FuzzLoads(f *testing.F) {
+	add := func(r event.Record) { f.Add(r.Capture.Plan == updatePlan, r.Capture.Values, r.Data) }
+	add(vllmtest.Capture(1, core, schedulePlan, loadingSlots, val("step", 2), val("in_flight", nil), pairs("loading", "a", remote, "b", grammar), list("loaded", "a"), list("unloaded")))
+	add(vllmtest.Capture(1, core, updatePlan, loadedSlots, val("step", 1), val("in_flight", nil), val("output", vllmtest.Addr(5)), list("loaded", "a", "b")))
+	f.Fuzz(func(t *testing.T, update bool, values uint16, data []byte) {
+		l := newLoader(t)
+		l.begin(1, nil, nil, nil)
+		r := event.Record{Header: event.Header{Time: 170, Kind: event.KindCapture, PID: core}, Capture: event.Capture{Plan: schedulePlan, Values: values}, Data: data}
+		if update {
+			r.Capture.Plan = updatePlan
+		}
+		check := func(s signal.Signal) {
+			if k, ok := s.(*signal.KVTransfer); ok && (k.End <= 0 || k.Start < 0 || k.End < k.Start) {
+				t.Fatalf("%+v", k)
+			}
+		}
+		l.d.Capture(&r, check)
+		for step, done := range [][]any{2: nil, 3: {"a"}, 4: {"a"}} {
+			if step < 2 {
+				continue
+			}
+			again := vllmtest.Capture(uint64(step*100), core, schedulePlan, loadingSlots, val("step", step), val("in_flight", nil), pairs("loading", "a", remote), list("loaded", done...), list("unloaded"))
+			l.d.Capture(&again, check)
+		}
+	})
 }

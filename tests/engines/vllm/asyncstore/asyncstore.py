@@ -5,8 +5,9 @@ files of one folder, so that an engine can load what another one or itself store
 
 Options in kv_connector_extra_config, beside shared_storage_path: "delay" is what a
 load takes, in seconds. "log" is the beginning of the name of a file to which the
-scheduler's side writes when a load begins and ends, the truth for what is seen from
-outside. "fail" lets loads fail: the number of a load, from 0, and from which of its
+scheduler's side writes when a load begins and ends, and when the step before that one
+and the one after this had been put together: the truth for what is seen from outside.
+"fail" lets loads fail: the number of a load, from 0, and from which of its
 blocks on."""
 
 import json
@@ -47,6 +48,8 @@ class AsyncStore(ExampleConnector):
         self._log_name = option("log", "")
         self._log_file = None
         self._begun = 0
+        self._scheduled = 0  # when the latest step had been put together, ns
+        self._ended: list[str] = []  # since then
         self._new: list[Load] = []
         # Of the worker's side.
         self._pending: list[Load] = []
@@ -79,11 +82,15 @@ class AsyncStore(ExampleConnector):
         loaded = ids[(whole - num_external_tokens) // self._block_size : whole // self._block_size]
         fails = self._fail.get(number)
         self._new.append(Load(request.request_id, meta, loaded, fails))
-        self._log(event="begin", id=request.request_id, at=now, tokens=num_external_tokens, failed=fails is not None)
+        self._log(event="begin", id=request.request_id, at=now, tokens=num_external_tokens, failed=fails is not None, after=self._scheduled)
 
     def build_connector_meta(self, scheduler_output):
         meta = Metadata(requests=super().build_connector_meta(scheduler_output).requests, loads=self._new)
         self._new = []
+        self._scheduled = time.monotonic_ns()
+        for i in self._ended:
+            self._log(event="next", id=i, at=self._scheduled)
+        self._ended = []
         return meta
 
     def update_connector_output(self, connector_output):
@@ -91,6 +98,7 @@ class AsyncStore(ExampleConnector):
         now = time.monotonic_ns()
         for i in sorted(connector_output.finished_recving or ()):
             self._log(event="end", id=i, at=now)
+            self._ended.append(i)
 
     # The worker's side.
 
