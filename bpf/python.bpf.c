@@ -17,6 +17,20 @@
 #include "py_value.h"
 #include "py_call.h"
 
+/* Whether an op PY_SKIP, of which src is ref, skips. */
+static __always_inline bool py_skips(const struct py_state *s, const struct py_op *op, __u64 ref)
+{
+	switch (op->slot) {
+	case PY_SKIP_SAME:
+		return ref == s->reg[op->dst & (PY_REGS - 1)];
+	case PY_SKIP_IS:
+		return ref == (op->b | (__u64)op->c << 32);
+	case PY_SKIP_ISNOT:
+		return ref != (op->b | (__u64)op->c << 32);
+	}
+	return PY_IS_MISS(ref) || ref == s->p.none;
+}
+
 /* Runs the next op of a plan; 1 if items are to be sent before the next. */
 __noinline int py_step(__u32 room)
 {
@@ -58,6 +72,10 @@ __noinline int py_step(__u32 room)
 	case PY_ITEMS:
 		s->rec.values++;
 		return put_items(s, room, op, ref);
+	case PY_SKIP:
+		if (py_skips(s, op, ref))
+			s->pc += op->a;
+		return 0;
 	default:
 		return 0;
 	}
@@ -80,6 +98,7 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 	for (int i = 0; i < PY_REGS; i++)
 		s->store[i].obj = 0;
 	s->rec.values = 0;
+	s->run++;
 	s->pos = 0;
 	s->pc = 0; /* here, where the verifier does not follow each number */
 	ops = plan->ops_count;

@@ -83,4 +83,5 @@ const volatile struct {
 	enum py_form py_form;
 	enum py_op_code py_op_code;
 	enum py_items py_items;
+	enum py_skip py_skip;
 } layout_check = {};

@@ -193,7 +193,14 @@ type tracerPyState struct {
 	Pos   uint64
 	Pc    uint64
 	Seen  uint64
-	It    struct {
+	Run   uint64
+	Hint  [48]struct {
+		_   structs.HostLayout
+		Run uint64
+		Key uint64
+		At  uint64
+	}
+	It struct {
 		_       structs.HostLayout
 		Base    uint64
 		Values  uint64
@@ -208,6 +215,10 @@ type tracerPyState struct {
 		What    uint32
 		SlotMax uint32
 		IsSet   uint32
+		Body    uint32
+		BodyEnd uint32
+		Total   uint32
+		Pad     uint32
 	}
 	Entries [48]uint64
 	Keys    struct {

@@ -159,6 +159,14 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 	return flags & PY_DICT_SUBCLASS ? py_open_dict(s, dict, t) : PY_MISS(MISSING_BAD);
 }
 
+/* The value of entry at of a table, which was read. */
+static __always_inline __u64 py_entry_value(struct py_state *s, const struct py_table *t, __u64 at)
+{
+	if (!t->values)
+		return py_ref(s->entry.value);
+	return at < t->limit ? rd_ref(t->values + 8 * at) : PY_MISS(MISSING_UNSET);
+}
+
 /*
  * The value under a name in the table of a register. A key is the name's str if it has its length and its 64
  * bits of SipHash, keyed by the process: two texts of a program share these once in
@@ -169,11 +177,21 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 	struct py_state *s = py_state(room);
 	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
 	const struct py_table *t;
+	struct py_hint *hint;
 	__u64 perturb, i;
 
 	if (!s || !name)
 		return PY_MISS(MISSING_BAD);
 	t = &s->store[clamp_to(reg, PY_REGS - 1)].t;
+	hint = &s->hint[clamp_to(index, PY_NAMES - 1)];
+	/* Objects of one class mostly have a name at the same place. */
+	if (hint->run == s->run && hint->at < t->used) {
+		if (bpf_probe_read_user(&s->entry, sizeof(s->entry),
+					(void *)(t->entries + 8 * (hint->at * t->words + t->words - 2))))
+			return PY_MISS(MISSING_FAULT);
+		if (s->entry.key == hint->key)
+			return py_entry_value(s, t, hint->at);
+	}
 	perturb = name->hash;
 	i = perturb & t->mask;
 	/* Objects/dictobject.c, lookdict. */
@@ -200,9 +218,10 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 				return PY_MISS(MISSING_FAULT);
 			if (s->entry.key && s->str.hash == name->hash && s->str.length == name->len &&
 			    s->str.state & s->p.str_ascii_mask) {
-				if (!t->values)
-					return py_ref(s->entry.value);
-				return at < t->limit ? rd_ref(t->values + 8 * at) : PY_MISS(MISSING_UNSET);
+				hint->run = s->run;
+				hint->key = s->entry.key;
+				hint->at = at;
+				return py_entry_value(s, t, at);
 			}
 		}
 		perturb >>= 5;

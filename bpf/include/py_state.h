@@ -76,6 +76,16 @@ struct py_iter {
 	__u32 what;             /* py_op.c */
 	__u32 slot_max;         /* slot, and the longest str << 8 */
 	__u32 is_set;
+	__u32 body, body_end; /* ops that are run for each item */
+	__u32 total;
+	__u32 pad;
+};
+
+/* Where a name was found last among the keys of an object. */
+struct py_hint {
+	__u64 run; /* of the capture in which that was: nothing changes during one */
+	__u64 key; /* the str */
+	__u64 at;  /* entry */
 };
 
 /* State of one capture. */
@@ -88,6 +98,8 @@ struct py_state {
 	__u64 pos;   /* bytes of the payload */
 	__u64 pc;    /* next op */
 	__u64 seen;  /* frames of Python code passed */
+	__u64 run;   /* counts captures */
+	struct py_hint hint[PY_NAMES];
 	struct py_iter it;
 	__u64 entries[PY_ENTRY_WORDS]; /* of a container, some read at a time */
 	/* What was read last of each, here rather than on the stack. */

@@ -170,6 +170,8 @@ static __always_inline int py_value(struct py_state *s, __u32 room, __u64 obj, _
 			return py_value_slow(room, obj, slot_max);
 		return put_word(s, CAPTURE_INT, slot_max & 0xff, h.digit);
 	}
+	if (h.type == s->p.float_type && s->p.float_value == PY_OB_TYPE + 8)
+		return put_word(s, CAPTURE_FLOAT, slot_max & 0xff, h.size);
 	if (h.type != s->p.str_type || (h.state & s->p.str_plain_mask) != s->p.str_plain ||
 	    h.size > slot_max >> 8)
 		return py_value_slow(room, obj, slot_max);
@@ -235,7 +237,10 @@ static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 	it->key_at = 0;
 	it->value_at = 0;
 	if (flags & PY_DICT_SUBCLASS) {
-		__u64 miss = py_open_dict(s, obj, &s->store[PY_ITEM_REG].t);
+		__u64 miss;
+
+		s->store[PY_ITEM_REG].obj = 0; /* the dict's own entries, not attributes */
+		miss = py_open_dict(s, obj, &s->store[PY_ITEM_REG].t);
 
 		if (miss)
 			return miss;
@@ -266,6 +271,24 @@ static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 		return PY_MISS(MISSING_BAD);
 	it->end = n;
 	return total;
+}
+
+__noinline int py_step(__u32 room);
+
+/* Runs the ops of a plan that are for each item. */
+static __always_inline void py_body(struct py_state *s, __u32 room)
+{
+	__u64 pc = s->pc;
+	__u32 values = s->rec.values;
+
+	s->pc = s->it.body;
+	for (int i = 0; i < PY_BODY; i++) {
+		if (s->pc >= s->it.body_end)
+			break;
+		py_step(room);
+	}
+	s->pc = pc;
+	s->rec.values = values;
 }
 
 /* Sends entry i of those that were read; 0 if there is no room. */
@@ -305,15 +328,22 @@ __noinline int py_item(__u32 room, __u64 i)
 		else
 			py_value_slow(room, py_attr(room, names & 0xff, PY_ITEM_REG), it->slot_max);
 	}
+	if (it->what & PY_ITEM_BODY)
+		py_body(s, room);
 	if (s->rec.flags & CAPTURE_CUT) {
 		s->pos = start;
 		return 0;
 	}
-	it->left--;
 	head = it->head;
 	asm volatile("" : "+r"(head));
-	if (head <= CHUNK_MAX - PY_VALUE_MAX)
-		*(__u32 *)(s->out + head) = ++it->count;
+	if (head > CHUNK_MAX - PY_VALUE_MAX)
+		return 0;
+	if (s->pos == start) {
+		*(__u32 *)(s->out + head + 4) = --it->total;
+		return 1;
+	}
+	it->left--;
+	*(__u32 *)(s->out + head) = ++it->count;
 	return 1;
 }
 
@@ -345,6 +375,10 @@ static __always_inline int put_items(struct py_state *s, __u32 room, struct py_o
 	__u64 total;
 	__u32 *to;
 
+	s->it.body = s->pc;
+	if (op->c & PY_ITEM_BODY)
+		s->pc += op->c >> 8 & 0xff;
+	s->it.body_end = s->pc;
 	if (PY_IS_MISS(obj))
 		return put_missing(s, op->slot, obj & 0xff);
 	total = py_begin(s, room, obj);
@@ -357,7 +391,9 @@ static __always_inline int put_items(struct py_state *s, __u32 room, struct py_o
 	to[0] = 0;
 	to[1] = total;
 	to[2] = !!(op->c & PY_ITEM_KEY) + !!(op->c & PY_ITEM_VALUE) +
-		(op->c & PY_ITEM_ATTRS ? 1 + ((op->c >> 16 & 0xff) != PY_NO_NAME) : 0);
+		(op->c & PY_ITEM_ATTRS ? 1 + ((op->c >> 16 & 0xff) != PY_NO_NAME) : 0) +
+		(op->c & PY_ITEM_BODY ? op->c >> 16 & 0xff : 0);
+	s->it.total = total;
 	s->it.left = op->a;
 	s->it.what = op->c;
 	s->it.slot_max = op->slot | op->b << 8;

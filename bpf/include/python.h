@@ -35,6 +35,8 @@
 /* Entries of containers are looked at in chunks; steps are ops and chunks. */
 #define PY_ITEM_CHUNK 16
 #define PY_STEPS      352
+/* Ops that are run for each item of a container. */
+#define PY_BODY 40
 
 /* How attributes of an instance are stored. */
 enum py_form {
@@ -154,6 +156,15 @@ enum py_op_code {
 	PY_LEN = 7,   /* send the length of src as slot */
 	PY_ADDR = 8,  /* send the address of src as slot */
 	PY_ITEMS = 9, /* send the items of src as slot, at most a, strs of at most b bytes; c: enum py_items */
+	PY_SKIP = 10, /* pass over the next a ops by what src is: slot: enum py_skip, b, c: an address */
+};
+
+/* When PY_SKIP skips. */
+enum py_skip {
+	PY_SKIP_SAME = 0,  /* src is the object in the register dst */
+	PY_SKIP_IS = 1,    /* src is the object at b | c << 32 */
+	PY_SKIP_ISNOT = 2, /* it is not, or missing */
+	PY_SKIP_NONE = 3,  /* it is None, or missing */
 };
 
 /* What is sent of each item, in this order. */
@@ -163,6 +174,10 @@ enum py_items {
 	PY_ITEM_ATTRS =
 		4, /* attributes of it: names[c >> 8 & 0xff] and, if not PY_NO_NAME, names[c >> 16 & 0xff] */
 	PY_ITEM_LEN = 8, /* of the second of these attributes its length */
+	/* What the ops that follow send, c >> 8 & 0xff of them, which find the item in
+	 * PY_ITEM_REG, and c >> 16 & 0xff values. An item of which they send nothing
+	 * counts as not there. */
+	PY_ITEM_BODY = 16,
 };
 #define PY_NO_NAME 0xff
 

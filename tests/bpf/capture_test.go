@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -222,6 +223,26 @@ func outputPlan() *plan.Plan {
 	return b
 }
 
+// nestedPlan reads attributes of attributes of elements, and by conditions.
+func nestedPlan() *plan.Plan {
+	c := plan.New("nested", plan.Func("__main__", "Maker.step"), 4)
+	self := c.Local("self")
+	self.Attr("who").Value("who")
+	self.Attr("seq").Value("seq")
+	level := c.Local("level")
+	low := plan.Func("__main__", "Level.LOW")
+	jobs := c.Local("jobs")
+	jobs.EachPath("jobs", 100, 40, "id", "stats.number", "stats.ratio", "stats.text", "wide.a3", "ids.len()")
+	c.Local("by_name").EachPath("by_name", 100, 40, "id", "wide.a7")
+	jobs.EachPathIf("ended", 100, 40, "reason", "id", "stats.ratio")
+	c.Local("jobs").When(level.Is(low)).EachPath("low", 100, 40, "id")
+	c.Local("jobs").When(level.IsNot(low)).EachPath("high", 100, 40, "id")
+	others := c.Local("others")
+	c.Local("others").When(others.Differs(jobs)).EachPath("others", 100, 40, "id").Len("others_len")
+	c.Local("how").Value("how")
+	return c
+}
+
 // plain converts a value to what JSON has for it.
 func plain(v *plan.Value) any {
 	switch v.Tag {
@@ -255,6 +276,10 @@ func plain(v *plan.Value) any {
 
 // equal compares a captured value with the one that the program said.
 func equal(got, want any) bool {
+	if g, ok := got.([]any); ok {
+		w, ok := want.([]any)
+		return ok && slices.EqualFunc(g, w, equal)
+	}
 	if f, ok := got.(float64); ok {
 		n, ok := want.(json.Number)
 		if !ok {
@@ -312,7 +337,7 @@ func interpreter(t *testing.T, o *bpf.Objects, pid int, probes ...attach.PythonP
 func TestCaptures(t *testing.T) {
 	steps := *captureSteps
 	eachPython(t, func(t *testing.T, path string) {
-		for _, p := range append(stepPlans(), outputPlan()) {
+		for _, p := range append(stepPlans(), outputPlan(), nestedPlan()) {
 			o := load(t, bpf.Options{RingBytes: 32 << 20})
 			prog := startPython(t, path, fmt.Sprint(steps), "1")
 			i := interpreter(t, o, prog.cmd.Process.Pid, attach.PythonProbe{
@@ -358,7 +383,8 @@ func checkCaptures(t *testing.T, i *attach.Interpreter, rs []event.Record, lines
 		for n, slot := range report.Slots {
 			v := c.Slot(n)
 			if v == nil {
-				t.Fatalf("no slot %s", slot)
+				got[slot] = "not read"
+				continue
 			}
 			if v.Tag == capture.TagItems && (slot == "done" || slot == "frozen") {
 				sort.Slice(v.Values, func(i, j int) bool { return v.Values[i].Str < v.Values[j].Str })

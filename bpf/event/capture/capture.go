@@ -18,6 +18,8 @@ const (
 	MaxPlans   = 4 // plans of one code object
 	ItemChunk  = 16
 	MaxSteps   = 352 // ops and chunks of items
+	MaxBody    = 40  // ops that are run for each item
+	MaxPer     = 20  // values of one item
 	Identities = 4   // words of a code object's identity
 )
 
@@ -110,15 +112,24 @@ type OpCode = uint8
 
 // Codes of ops; enum py_op_code.
 const (
-	OpFrame OpCode = 1 // Dst = frame of codes[A] among the B innermost
-	OpLocal OpCode = 2 // Dst = local A of the frame Src; B: may be in a cell
-	OpAttr  OpCode = 3 // Dst = attribute names[A] of Src
-	OpIndex OpCode = 4 // Dst = element A of the list or tuple Src
-	OpKey   OpCode = 5 // Dst = value under the key names[A] of the dict Src
-	OpValue OpCode = 6 // send Src as Slot, a str of at most A bytes
-	OpLen   OpCode = 7 // send the length of Src as Slot
-	OpAddr  OpCode = 8 // send the address of Src as Slot
-	OpItems OpCode = 9 // send at most A items of Src as Slot, strs of at most B bytes
+	OpFrame OpCode = 1  // Dst = frame of codes[A] among the B innermost
+	OpLocal OpCode = 2  // Dst = local A of the frame Src; B: may be in a cell
+	OpAttr  OpCode = 3  // Dst = attribute names[A] of Src
+	OpIndex OpCode = 4  // Dst = element A of the list or tuple Src
+	OpKey   OpCode = 5  // Dst = value under the key names[A] of the dict Src
+	OpValue OpCode = 6  // send Src as Slot, a str of at most A bytes
+	OpLen   OpCode = 7  // send the length of Src as Slot
+	OpAddr  OpCode = 8  // send the address of Src as Slot
+	OpItems OpCode = 9  // send at most A items of Src as Slot, strs of at most B bytes
+	OpSkip  OpCode = 10 // pass over the next A ops by what Src is: Slot says when
+)
+
+// When OpSkip skips; enum py_skip. The address is B | C<<32.
+const (
+	SkipSame  = 0 // Src is the object in the register Dst
+	SkipIs    = 1 // Src is the object at the address
+	SkipIsNot = 2 // it is not, or missing
+	SkipNone  = 3 // it is None, or missing
 )
 
 // What OpItems sends of each item; enum py_items, and in C of the op the indexes of
@@ -128,7 +139,11 @@ const (
 	ItemValue = 2 // the value of a dict, the element of a list, tuple or set
 	ItemAttrs = 4 // attributes of it: names[C>>8&0xff] and, if not NoName, names[C>>16&0xff]
 	ItemLen   = 8 // of the second of these attributes its length
-	NoName    = 0xff
+	// What the ops that follow send, C>>8&0xff of them, which find the item in register
+	// MaxRegs, and C>>16&0xff values. An item of which they send nothing counts as not
+	// there. There is no OpItems among them.
+	ItemBody = 16
+	NoName   = 0xff
 )
 
 // Op is a step of a plan.

@@ -34,7 +34,9 @@ type compiler struct {
 	in   *python.Interp
 	p    *Plan
 	out  *Program
-	cell bool // the kernel knows the type of cells
+	cell bool         // the kernel knows the type of cells
+	regs map[*Ref]int // of parts that conditions are about
+	pins int          // how many these are
 	err  error
 }
 
@@ -49,7 +51,7 @@ func (p *Plan) Compile(in *python.Interp) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compiler{in: in, p: p, cell: layout.CellType != 0, out: &Program{Name: p.Name, Slots: p.Slots(), Dropped: map[string]string{}}}
+	c := &compiler{in: in, p: p, cell: layout.CellType != 0, regs: map[*Ref]int{}, out: &Program{Name: p.Name, Slots: p.Slots(), Dropped: map[string]string{}}}
 	root, err := c.function(p.root.fn)
 	if err != nil {
 		if errors.Is(err, python.ErrGone) {
@@ -58,7 +60,7 @@ func (p *Plan) Compile(in *python.Interp) (*Program, error) {
 		return nil, fmt.Errorf("plan %s: %w: %w", p.Name, ErrFunction, err)
 	}
 	c.out.Plan.Depth = uint32(p.root.depth)
-	c.visit(p.root, 0, root)
+	c.visit(p.root, 0, 0, root)
 	switch {
 	case c.err != nil:
 		return nil, fmt.Errorf("plan %s: %w", p.Name, c.err)
@@ -108,11 +110,16 @@ func (c *compiler) function(fn Function) (int, error) {
 	return i, nil
 }
 
-// visit compiles what hangs off a part that is in the register of its depth. fn is
-// the index of the function that a frame is of.
-func (c *compiler) visit(r *Ref, reg int, fn int) {
+// visit compiles what hangs off a part that is in a register. top is the last of the
+// registers from the first on that are in use; the last ones are those of parts that
+// conditions are about. fn is the index of the function that a frame is of.
+func (c *compiler) visit(r *Ref, reg, top, fn int) {
 	for _, l := range r.leaves {
 		op := capture.Op{Code: l.op, Src: uint8(reg), Slot: uint8(l.slot), A: uint32(l.max), B: uint32(l.strBytes)}
+		if l.body != nil {
+			c.items(l, op, top)
+			continue
+		}
 		if l.op == capture.OpItems {
 			op.C = l.items | capture.NoName<<8 | capture.NoName<<16
 			for i, a := range l.attrs {
@@ -123,8 +130,17 @@ func (c *compiler) visit(r *Ref, reg int, fn int) {
 		c.emit(op)
 	}
 	for _, k := range r.kids {
-		to := reg + 1
-		if to == capture.MaxRegs {
+		skip, why := c.when(k)
+		if why != "" {
+			c.drop(k, why)
+			continue
+		}
+		to, last := top+1, top+1
+		if k.pinned {
+			c.pins++
+			to, last = capture.MaxRegs-c.pins, top
+		}
+		if last >= capture.MaxRegs-c.pins {
 			c.fail("%s: more than %d references in a row", k, capture.MaxRegs-1)
 			return
 		}
@@ -135,6 +151,7 @@ func (c *compiler) visit(r *Ref, reg int, fn int) {
 			i, err := c.function(k.fn)
 			if err != nil {
 				c.drop(k, err.Error())
+				c.land(skip)
 				continue
 			}
 			op.A, op.B, next = uint32(i), uint32(k.depth), i
@@ -143,12 +160,14 @@ func (c *compiler) visit(r *Ref, reg int, fn int) {
 			i := of.Local(k.name)
 			if i < 0 {
 				c.drop(k, fmt.Sprintf("%s has no local variable %s", of.Qualname, k.name))
+				c.land(skip)
 				continue
 			}
 			op.A = uint32(i)
 			if of.Locals[i].Cell {
 				if !c.cell {
 					c.drop(k, fmt.Sprintf("%s of %s is in a cell, and the type of cells is not known", k.name, of.Qualname))
+					c.land(skip)
 					continue
 				}
 				op.B = 1
@@ -159,18 +178,24 @@ func (c *compiler) visit(r *Ref, reg int, fn int) {
 			op.A = uint32(k.index)
 		}
 		c.emit(op)
-		c.visit(k, to, next)
+		if k.pinned {
+			c.regs[k] = to
+		}
+		c.visit(k, to, last, next)
+		c.land(skip)
 	}
 }
 
-func (c *compiler) emit(op capture.Op) {
+// emit adds an op and returns its index, -1 if there is no room.
+func (c *compiler) emit(op capture.Op) int {
 	n := c.out.Plan.OpCount
 	if n == capture.MaxOps {
 		c.fail("more than %d ops", capture.MaxOps)
-		return
+		return -1
 	}
 	c.out.Plan.Ops[n] = op
 	c.out.Plan.OpCount++
+	return int(n)
 }
 
 // drop leaves out all that hangs off a part.

@@ -58,6 +58,8 @@ type Ref struct {
 	depth  int
 	leaves []leaf
 	kids   []*Ref
+	when   *Cond // must hold for it to be read
+	pinned bool  // a condition is about it
 }
 
 // leaf is what is sent of an object.
@@ -69,6 +71,7 @@ type leaf struct {
 	items    uint32
 	attrs    []string
 	class    Function // that has them as slots
+	body     *body    // EachPath
 }
 
 // New returns an empty plan for the frame of a function among the depth innermost
@@ -259,6 +262,9 @@ func (p *Plan) String() string {
 			case capture.OpItems:
 				of := map[uint32]string{capture.ItemKey: "keys", capture.ItemValue: "elements", capture.ItemKey | capture.ItemValue: "items",
 					capture.ItemAttrs: strings.Join(l.attrs, ", "), capture.ItemAttrs | capture.ItemLen: strings.Join(l.attrs, ", length of ")}[l.items]
+				if l.body != nil {
+					of = l.body.String()
+				}
 				what = fmt.Sprintf("%d %s of %s", l.max, of, what)
 			}
 			lines[l.slot] = fmt.Sprintf("  %s = %s\n", p.slots[l.slot], what)

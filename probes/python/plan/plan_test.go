@@ -165,6 +165,78 @@ func TestCompile(t *testing.T) {
 	}
 }
 
+// TestCompileEach checks the ops of paths: what they share is read once, conditions
+// pass over what they are about, and registers in use are left alone.
+func TestCompileEach(t *testing.T) {
+	in, _ := start(t)
+	p := step()
+	self := p.Local("self")
+	out := p.Local("out")
+	out.Attr("list").EachPathIf("each", 9, 32, "reason", "id", "stats.a", "stats.b", "stats.c.len()", "id")
+	p.Local("self").When(self.IsNot(Func("__main__", "Engine"))).Attr("x").Value("x")
+	p.Local("out").When(self.Differs(out)).Value("other")
+	p.Local("out").When(self.Is(Func("__main__", "absent"))).Value("gone")
+	prog, err := p.Compile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(prog.Dropped) != 1 || !strings.Contains(prog.Dropped["gone"], "absent") {
+		t.Errorf("dropped: %v", prog.Dropped)
+	}
+	engine, err := in.Path("__main__", "Engine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := engine.Addr()
+	const self_, out_, item = 14, 13, capture.MaxRegs
+	name := func(n uint32) string {
+		return string(prog.Plan.Names[n].Text[:prog.Plan.Names[n].Len])
+	}
+	var names []string
+	var ops []capture.Op
+	for _, op := range prog.Plan.Ops[:prog.Plan.OpCount] {
+		if op.Code == capture.OpAttr {
+			names, op.A = append(names, name(op.A)), 0
+		}
+		if op.Code == capture.OpLocal {
+			op.A, op.B = 0, 0
+		}
+		ops = append(ops, op)
+	}
+	want := []capture.Op{
+		{Code: capture.OpLocal, Dst: self_},
+		{Code: capture.OpLocal, Dst: out_},
+		{Code: capture.OpAttr, Dst: 1, Src: out_},
+		{Code: capture.OpItems, Src: 1, Slot: 0, A: 9, B: 32, C: capture.ItemBody | 13<<8 | 5<<16},
+		{Code: capture.OpAttr, Dst: 2, Src: item},
+		{Code: capture.OpSkip, Src: 2, Slot: capture.SkipNone, A: 11},
+		{Code: capture.OpAttr, Dst: 2, Src: item},
+		{Code: capture.OpValue, Src: 2, A: 32},
+		{Code: capture.OpAttr, Dst: 2, Src: item},
+		{Code: capture.OpAttr, Dst: 3, Src: 2},
+		{Code: capture.OpValue, Src: 3, A: 32},
+		{Code: capture.OpAttr, Dst: 3, Src: 2},
+		{Code: capture.OpValue, Src: 3, A: 32},
+		{Code: capture.OpAttr, Dst: 3, Src: 2},
+		{Code: capture.OpLen, Src: 3},
+		{Code: capture.OpAttr, Dst: 2, Src: item},
+		{Code: capture.OpValue, Src: 2, A: 32},
+		{Code: capture.OpSkip, Src: self_, Slot: capture.SkipIs, A: 3, B: uint32(addr), C: uint32(addr >> 32)},
+		{Code: capture.OpLocal, Dst: 1},
+		{Code: capture.OpAttr, Dst: 2, Src: 1},
+		{Code: capture.OpValue, Src: 2, Slot: 1, A: 64},
+		{Code: capture.OpSkip, Src: self_, Dst: out_, Slot: capture.SkipSame, A: 2},
+		{Code: capture.OpLocal, Dst: 1},
+		{Code: capture.OpValue, Src: 1, Slot: 2, A: 64},
+	}
+	if !reflect.DeepEqual(ops, want) {
+		t.Errorf("ops\n%v\nwant\n%v", ops, want)
+	}
+	if want := []string{"list", "reason", "id", "stats", "a", "b", "c", "id", "x"}; !reflect.DeepEqual(names, want) {
+		t.Errorf("names %v, want %v", names, want)
+	}
+}
+
 func TestCompileErrors(t *testing.T) {
 	in, replace := start(t)
 	gone := New("gone", Func("__main__", "Engine.gone"), 1)
@@ -235,7 +307,20 @@ func TestMistakes(t *testing.T) {
 		"no items":             func(p *Plan) { p.Local("a").Items("x", 0, 8) },
 		"no attributes":        func(p *Plan) { p.Local("a").Each("x", 1, 8) },
 		"three attributes":     func(p *Plan) { p.Local("a").Each("x", 1, 8, "a", "b", "c") },
-		"depth of a frame":     func(p *Plan) { p.Frame(Func("m", "f"), 17) },
+		"no paths":             func(p *Plan) { p.Local("a").EachPath("x", 1, 8) },
+		"empty part of a path": func(p *Plan) { p.Local("a").EachPath("x", 1, 8, "a..b") },
+		"many paths":           func(p *Plan) { p.Local("a").EachPath("x", 1, 8, make([]string, capture.MaxPer+1)...) },
+		"two conditions": func(p *Plan) {
+			a := p.Local("a")
+			p.Local("b").When(a.Is(Func("m", "f"))).When(a.Is(Func("m", "f")))
+		},
+		"condition about itself": func(p *Plan) { a := p.Local("a"); a.When(a.Is(Func("m", "f"))) },
+		"condition about a part with one": func(p *Plan) {
+			a := p.Local("a")
+			b := p.Local("b").When(a.Is(Func("m", "f"))).Attr("c")
+			p.Local("d").When(b.Is(Func("m", "f")))
+		},
+		"depth of a frame": func(p *Plan) { p.Frame(Func("m", "f"), 17) },
 	} {
 		p := step()
 		f(p)
@@ -254,12 +339,14 @@ func TestString(t *testing.T) {
 	self.Attr("queue").Key("k").Index(2).Len("n")
 	p.Local("out").Each("ids", 5, 8, "id")
 	p.Local("out").Items("all", 6, 8)
+	p.Local("out").EachPathIf("ends", 7, 8, "why", "id", "a.b.len()")
 	p.Frame(Func("m", "outer"), 4).Local("x").Value("x")
 	const want = `step: __main__.Engine.step, within 3 frames
   self = id(self)
   n = len(self.queue["k"][2])
   ids = 5 id of out
   all = 6 items of out
+  ends = 7 id, len(a.b) by why of out
   x = x
 `
 	if got := p.String(); got != want {

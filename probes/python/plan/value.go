@@ -24,8 +24,8 @@ type Value struct {
 	Float   float64         // TagFloat
 	Str     string          // TagStr1, TagStr2, TagStr4; lone surrogates become U+FFFD
 	Addr    uint64          // TagAddr
-	// TagItems: how many items the container had, how many values each has here, and
-	// these values, item after item. There are fewer than Total where the plan's bound
+	// TagItems: how many items the container had, those left out by a condition not
+	// counted, how many values each has here, and these values, item after item. There are fewer than Total where the plan's bound
 	// or the record's room ended.
 	Total  int
 	Per    int
@@ -217,7 +217,7 @@ func decodeValue(b []byte) (v Value, rest []byte, err error) {
 		}
 	case capture.TagItems:
 		count, total, per := le.Uint32(d), le.Uint32(d[4:]), le.Uint32(d[8:])
-		if per == 0 || per > 4 || count > total || int64(count)*int64(per)*4 > int64(len(b)-n) {
+		if per == 0 || per > capture.MaxPer || count > total || int64(count)*int64(per)*4 > int64(len(b)-n) {
 			return v, nil, fmt.Errorf("%w: %d of %d items of %d values in %d bytes", ErrMalformed, count, total, per, len(b)-n)
 		}
 		v.Int, v.Total, v.Per = int64(count), int(total), int(per)

@@ -79,6 +79,19 @@ class Output:
     maybe: object = None
 
 
+class Job:
+    """An element of a list whose attributes have attributes."""
+
+    def __init__(self, r, i):
+        self.id = f"job-{i}"
+        self.stats = Plain(r)
+        if r.random() < 0.3:
+            self.stats.__dict__
+        self.wide = Wide(r, r.choice([8, 45])) if r.random() < 0.8 else None
+        self.reason = r.choice([None, "stop", 0])
+        self.ids = list(range(r.randint(0, 9)))
+
+
 class Queue(collections.deque):
     pass
 
@@ -158,7 +171,7 @@ class Maker:
         self.queue = Queue(range(r.randint(0, 200)))
         self.frozen = frozenset(str(i) for i in range(r.randint(0, 20)))
 
-    def say(self, how, out, local, cell, big, items, level, text, maybe):
+    def say(self, how, out, local, cell, big, items, level, text, maybe, jobs, others):
         def s(v, n=64):
             width = 1 if max(map(ord, v), default=0) < 256 else 2 if max(map(ord, v)) < 65536 else 4
             return v if len(v) * width <= n else LIMIT
@@ -181,6 +194,16 @@ class Maker:
             "done": sorted(out.done), "done_len": len(out.done), "maybe": maybe, "queue": len(self.queue), "frozen": sorted(self.frozen),
             "tuple": list(items), "tuple_len": len(items), "local": n(local), "cell": cell, "big": n(big), "level": int(level), "str_sub": str(text),
         }
+        gone = {"missing": "no_name"}
+        ids = [j.id for j in jobs]
+        want.update({
+            "jobs": [[j.id, j.stats.number, j.stats.ratio, s(j.stats.text, 40), j.wide.a3 if j.wide else gone, len(j.ids)]
+                     for j in jobs],
+            "ended": [[j.id, j.stats.ratio] for j in jobs if j.reason is not None],
+            "by_name": [[j.id, j.wide.a7 if j.wide else gone] for j in jobs],
+            "low": ids if level is Level.LOW else "not read", "high": ids if level is not Level.LOW else "not read",
+            "others": ids if others is not jobs else "not read", "others_len": len(others) if others is not jobs else "not read",
+        })
         with write:
             print(json.dumps(want), flush=False)
 
@@ -199,8 +222,11 @@ class Maker:
         text = Text("sub" * r.randint(0, 5))
         maybe = out.maybe
         cell = r.choice(INTS)
+        jobs = [Job(r, i) for i in range(r.randint(0, 40))]
+        by_name = {j.id: j for j in jobs}
+        others = r.choice([jobs, list(jobs)])
         function = self.say
-        self.say(how, out, local, cell, big, items, level, text, maybe)
+        self.say(how, out, local, cell, big, items, level, text, maybe, jobs, others)
         clock()
         return lambda: cell
 
