@@ -220,8 +220,23 @@ type tracerPyState struct {
 		Total   uint32
 		Pad     uint32
 	}
-	Entries [48]uint64
-	Keys    struct {
+	Entries   [48]uint64
+	SeenTypes [8]struct {
+		_     structs.HostLayout
+		Run   uint64
+		Type  uint64
+		Flags uint64
+	}
+	Head struct {
+		_      structs.HostLayout
+		Values uint64
+		Dict   uint64
+		Gc     [2]uint64
+		Refcnt uint64
+		Type   uint64
+	}
+	Dict [6]uint64
+	Keys struct {
 		_      structs.HostLayout
 		Refcnt uint64
 		Size   uint64

@@ -48,10 +48,26 @@ __noinline int py_is(__u32 room, __u64 type, __u64 which)
 	return py_derives(&s->p, type, s->p.set_type) || py_derives(&s->p, type, s->p.frozenset_type);
 }
 
-/* Type of an object and the flags of that. */
-static __always_inline bool py_type(const struct py_process *p, __u64 obj, __u64 *type, __u64 *flags)
+/* Flags of a type. */
+static __always_inline bool py_flags(struct py_state *s, __u64 type, __u64 *flags)
 {
-	return rd(type, obj + PY_OB_TYPE) && rd(flags, *type + p->type_flags);
+	struct py_seen *c = &s->seen_types[type >> 5 & (PY_SEEN - 1)];
+
+	if (c->run != s->run || c->type != type) {
+		c->run = 0;
+		if (!rd(&c->flags, type + s->p.type_flags))
+			return false;
+		c->type = type;
+		c->run = s->run;
+	}
+	*flags = c->flags;
+	return true;
+}
+
+/* Type of an object and the flags of that. */
+static __always_inline bool py_type(struct py_state *s, __u64 obj, __u64 *type, __u64 *flags)
+{
+	return rd(type, obj + PY_OB_TYPE) && py_flags(s, *type, flags);
 }
 
 #define PY_KEYS_INDICES_OLD 40
@@ -94,6 +110,21 @@ static __always_inline __u64 py_open(struct py_state *s, __u64 addr, __u64 value
 	return t->used > size ? PY_MISS(MISSING_BAD) : 0;
 }
 
+/* Looks at an object, which should be a dict, and at its table. Returns 0, or why not. */
+static __always_inline __u64 py_open_any(struct py_state *s, __u64 dict, struct py_table *t)
+{
+	__u64 flags, at = s->p.dict_keys >> 3, values;
+
+	if (bpf_probe_read_user(s->dict, sizeof(s->dict), (void *)dict))
+		return PY_MISS(MISSING_FAULT);
+	if (!py_flags(s, s->dict[1], &flags))
+		return PY_MISS(MISSING_FAULT);
+	if (!(flags & PY_DICT_SUBCLASS))
+		return PY_MISS(MISSING_BAD);
+	values = s->dict[clamp_to(at + 1, 5)];
+	return py_open(s, s->dict[clamp_to(at, 5)], values ? values + s->p.values_start : 0, 1 << 16, t);
+}
+
 /* Looks at the table of a dict. */
 static __always_inline __u64 py_open_dict(struct py_state *s, __u64 dict, struct py_table *t)
 {
@@ -105,7 +136,8 @@ static __always_inline __u64 py_open_dict(struct py_state *s, __u64 dict, struct
 
 /*
  * Finds where an object has its attributes, in whatever form; that can differ
- * between instances of one class. Returns 0, or why it has none.
+ * between instances of one class. What stands before the object is in s->head. Returns
+ * 0, or why it has none.
  */
 static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64 type, __u64 flags,
 					    struct py_table *t)
@@ -122,13 +154,11 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 			return PY_MISS(MISSING_BAD);
 		dict = rd_ref(obj + v);
 	} else if (p->form == PY_FORM_POINTERS) {
-		if (!rd(&v, obj - 32))
-			return PY_MISS(MISSING_FAULT);
-		values = v;
+		values = s->head.values;
 		if (!values)
-			dict = rd_ref(obj - 24);
+			dict = py_ref(s->head.dict);
 	} else if (p->form == PY_FORM_TAGGED) {
-		dict = rd_ref(obj - 24);
+		dict = py_ref(s->head.dict);
 		if (!PY_IS_MISS(dict) && dict & 1) {
 			values = dict + 1;
 			dict = 0;
@@ -146,7 +176,7 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 				values = 0;
 		}
 		if (!values)
-			dict = rd_ref(obj - 24);
+			dict = py_ref(s->head.dict);
 	}
 	if (values) {
 		keys = rd_ref(type + p->heap_keys);
@@ -154,9 +184,7 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 	}
 	if (PY_IS_MISS(dict)) /* no attribute was ever set */
 		return dict == PY_MISS(MISSING_UNSET) ? PY_MISS(MISSING_NAME) : dict;
-	if (!py_type(p, dict, &type, &flags))
-		return PY_MISS(MISSING_FAULT);
-	return flags & PY_DICT_SUBCLASS ? py_open_dict(s, dict, t) : PY_MISS(MISSING_BAD);
+	return py_open_any(s, dict, t);
 }
 
 /* The value of entry at of a table, which was read. */
@@ -177,21 +205,11 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 	struct py_state *s = py_state(room);
 	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
 	const struct py_table *t;
-	struct py_hint *hint;
 	__u64 perturb, i;
 
 	if (!s || !name)
 		return PY_MISS(MISSING_BAD);
 	t = &s->store[clamp_to(reg, PY_REGS - 1)].t;
-	hint = &s->hint[clamp_to(index, PY_NAMES - 1)];
-	/* Objects of one class mostly have a name at the same place. */
-	if (hint->run == s->run && hint->at < t->used) {
-		if (bpf_probe_read_user(&s->entry, sizeof(s->entry),
-					(void *)(t->entries + 8 * (hint->at * t->words + t->words - 2))))
-			return PY_MISS(MISSING_FAULT);
-		if (s->entry.key == hint->key)
-			return py_entry_value(s, t, hint->at);
-	}
 	perturb = name->hash;
 	i = perturb & t->mask;
 	/* Objects/dictobject.c, lookdict. */
@@ -218,6 +236,8 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 				return PY_MISS(MISSING_FAULT);
 			if (s->entry.key && s->str.hash == name->hash && s->str.length == name->len &&
 			    s->str.state & s->p.str_ascii_mask) {
+				struct py_hint *hint = &s->hint[clamp_to(index, PY_NAMES - 1)];
+
 				hint->run = s->run;
 				hint->key = s->entry.key;
 				hint->at = at;
@@ -230,6 +250,28 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 	return PY_MISS(MISSING_LIMIT);
 }
 
+/*
+ * As py_find, where the name was found last: objects of one class mostly have it at the
+ * same place. 0 if it is not there.
+ */
+__noinline __u64 py_again(__u32 room, __u64 index, __u64 reg)
+{
+	struct py_state *s = py_state(room);
+	const struct py_hint *hint;
+	const struct py_table *t;
+
+	if (!s)
+		return 0;
+	t = &s->store[clamp_to(reg, PY_REGS - 1)].t;
+	hint = &s->hint[clamp_to(index, PY_NAMES - 1)];
+	if (hint->run != s->run || hint->at >= t->used ||
+	    bpf_probe_read_user(&s->entry, sizeof(s->entry),
+				(void *)(t->entries + 8 * (hint->at * t->words + t->words - 2))) ||
+	    s->entry.key != hint->key)
+		return 0;
+	return py_entry_value(s, t, hint->at);
+}
+
 /* The member of an object at the place that its class has for a name. */
 static __always_inline __u64 py_slot(const struct py_process *p, __u64 obj, const struct py_name *name)
 {
@@ -240,8 +282,11 @@ static __always_inline __u64 py_slot(const struct py_process *p, __u64 obj, cons
 	return rd_ref(obj + name->slot);
 }
 
-/* The attribute of the object in a register, which remembers where it has them. */
-__noinline __u64 py_attr(__u32 room, __u64 index, __u64 reg)
+/*
+ * Looks where the object in a register has its attributes, which that remembers.
+ * Returns 0, or the attribute if it has a place of its own, or why there is none.
+ */
+__noinline __u64 py_open_reg(__u32 room, __u64 index, __u64 reg)
 {
 	struct py_state *s = py_state(room);
 	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
@@ -256,18 +301,33 @@ __noinline __u64 py_attr(__u32 room, __u64 index, __u64 reg)
 	if (PY_IS_MISS(obj))
 		return obj;
 	if (store->obj != obj || name->slot_class) {
-		if (!py_type(&s->p, obj, &type, &flags))
+		/* Nothing may stand before an object that has no attributes. */
+		if (bpf_probe_read_user(&s->head, sizeof(s->head),
+					(void *)(obj - offsetof(typeof(s->head), refcnt)))) {
+			__builtin_memset(&s->head, 0, sizeof(s->head));
+			s->head.dict = ~0ULL; /* not known */
+			if (!rd(&s->head.type, obj + PY_OB_TYPE))
+				return PY_MISS(MISSING_FAULT);
+		}
+		type = s->head.type;
+		if (!py_flags(s, type, &flags))
 			return PY_MISS(MISSING_FAULT);
 		if (name->slot_class && py_derives(&s->p, type, name->slot_class))
 			return py_slot(&s->p, obj, name);
 		store->miss = py_open_object(s, obj, type, flags, &store->t);
 		store->obj = obj;
 	}
-	return store->miss ?: py_find(room, index, reg);
+	return store->miss;
 }
 
-/* The value of the dict in a register under a name. */
-__noinline __u64 py_key(__u32 room, __u64 index, __u64 reg)
+/* The attribute of the object in a register. */
+static __always_inline __u64 py_attr(__u32 room, __u64 index, __u64 reg)
+{
+	return py_open_reg(room, index, reg) ?: py_again(room, index, reg) ?: py_find(room, index, reg);
+}
+
+/* Looks at the dict in a register. Returns 0, or why not. */
+__noinline __u64 py_open_key(__u32 room, __u64 reg)
 {
 	struct py_state *s = py_state(room);
 	struct py_store *store;
@@ -280,13 +340,19 @@ __noinline __u64 py_key(__u32 room, __u64 index, __u64 reg)
 	store = &s->store[reg];
 	if (PY_IS_MISS(obj))
 		return obj;
-	if (!py_type(&s->p, obj, &type, &flags))
+	if (!py_type(s, obj, &type, &flags))
 		return PY_MISS(MISSING_FAULT);
 	if (!(flags & PY_DICT_SUBCLASS))
 		return PY_MISS(MISSING_TYPE);
 	store->obj = 0; /* the dict's own entries, not its attributes */
 	store->miss = py_open_dict(s, obj, &store->t);
-	return store->miss ?: py_find(room, index, reg);
+	return store->miss;
+}
+
+/* The value of the dict in a register under a name. */
+static __always_inline __u64 py_key(__u32 room, __u64 index, __u64 reg)
+{
+	return py_open_key(room, reg) ?: py_find(room, index, reg);
 }
 
 /* Frame of codes[index] among the depth innermost. */

@@ -88,6 +88,14 @@ struct py_hint {
 	__u64 at;  /* entry */
 };
 
+/* Flags of a class that was looked at. */
+struct py_seen {
+	__u64 run; /* as in py_hint */
+	__u64 type, flags;
+};
+
+#define PY_SEEN 8 /* a power of two */
+
 /* State of one capture. */
 struct py_state {
 	__u64 busy; /* programs that want this room */
@@ -102,7 +110,12 @@ struct py_state {
 	struct py_hint hint[PY_NAMES];
 	struct py_iter it;
 	__u64 entries[PY_ENTRY_WORDS]; /* of a container, some read at a time */
+	struct py_seen seen_types[PY_SEEN];
 	/* What was read last of each, here rather than on the stack. */
+	struct { /* before an object and its beginning: values are only there in 3.11 */
+		__u64 values, dict, gc[2], refcnt, type;
+	} head;
+	__u64 dict[6]; /* PyDictObject */
 	struct py_keys keys;
 	struct {
 		__u64 key, value;

@@ -125,7 +125,7 @@ __noinline int py_value_slow(__u32 room, __u64 obj, __u64 slot_max)
 			*to = obj == s->p.yes;
 		return 0;
 	}
-	if (!py_type(&s->p, obj, &type, &flags))
+	if (!py_type(s, obj, &type, &flags))
 		return put_missing(s, slot, MISSING_FAULT);
 	if (flags & PY_LONG_SUBCLASS)
 		return put_int(s, slot, obj);
@@ -194,7 +194,7 @@ static __always_inline int put_len(struct py_state *s, __u32 room, __u64 slot, _
 
 	if (PY_IS_MISS(obj))
 		return put_missing(s, slot, obj & 0xff);
-	if (!py_type(&s->p, obj, &type, &flags))
+	if (!py_type(s, obj, &type, &flags))
 		return put_missing(s, slot, MISSING_FAULT);
 	if (flags & PY_DICT_SUBCLASS)
 		at = s->p.dict_used;
@@ -227,7 +227,7 @@ static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 	struct py_iter *it = &s->it;
 	__u64 type, flags, n, total;
 
-	if (!py_type(&s->p, obj, &type, &flags))
+	if (!py_type(s, obj, &type, &flags))
 		return PY_MISS(MISSING_FAULT);
 	it->values = 0;
 	it->next = 0;

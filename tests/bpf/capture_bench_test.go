@@ -37,7 +37,9 @@ func TestCaptureCost(t *testing.T) {
 		defer c.end()
 		batch := plan.New("batch", plan.Func("__main__", "items"), 2)
 		batch.Local("x").Items("x", 1024, 64)
-		interpreter(t, o, pid, clockProbe(append(stepPlans(), batch)...))
+		timed := plan.New("timed", plan.Func("__main__", "timed"), 2)
+		timed.Local("x").EachPath("x", 1024, 64, "rid", "times.t20", "times.t30")
+		interpreter(t, o, pid, clockProbe(append(stepPlans(), batch, timed)...))
 		stats, err := bpf.EnableStats()
 		if err != nil {
 			t.Fatal(err)
@@ -70,6 +72,11 @@ func TestCaptureCost(t *testing.T) {
 		for _, n := range []int{0, 1, 128} {
 			perCall[n], _ = each(func() { prog.do(fmt.Sprintf("items %d 500", n)) })
 		}
+		perItem := map[int]time.Duration{}
+		for _, n := range []int{1, 64, 512} {
+			perItem[n], _ = each(func() { prog.do(fmt.Sprintf("timed %d 500", n)) })
+		}
+		t.Logf("%s: a str and two floats of an attribute of 1, 64 and 512 items: %v, %v, %v", path[strings.LastIndexByte(path, '/')+1:], perItem[1], perItem[64], perItem[512])
 		t.Logf("%s: a capture of a dict of 0, 1 and 128 requests: %v, %v, %v", path[strings.LastIndexByte(path, '/')+1:], perCall[0], perCall[1], perCall[128])
 		t.Logf("%s: a call %v, with the probe %v (%v in BPF); a capture of %d slots %v in BPF",
 			path[strings.LastIndexByte(path, '/')+1:], without, with, unwatched, len(stepPlans()[0].Slots()), min1(one))

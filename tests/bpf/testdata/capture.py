@@ -301,6 +301,24 @@ def items(n, times):
     return x, self
 
 
+class Times:
+    """As many attributes as the times of a request are, and as many of these as of a request."""
+
+    def __init__(self, n):
+        for i in range(n):
+            setattr(self, f"t{i}", i * 0.5)
+        self.rid = f"{n:032x}"
+
+
+def timed(n, times):
+    x = [Times(150) for _ in range(n)]
+    for i in x:
+        i.times = Times(40)
+    for _ in range(times):
+        clock()
+    return x
+
+
 def sleeper(seconds):
     x = seconds
     time.sleep(seconds)
@@ -361,6 +379,8 @@ def main():
             corrupt()
         elif what[0] == "large":
             large(int(what[1]))
+        elif what[0] == "timed":
+            timed(int(what[1]), int(what[2]))
         elif what[0] == "items":
             items(int(what[1]), int(what[2]))
         elif what[0] == "sleep":
