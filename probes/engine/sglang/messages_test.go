@@ -29,8 +29,10 @@ type sample struct {
 
 func (s *sample) String() string { return s.Version + "/" + s.Codec + "/" + s.Name }
 
-func samples(tb testing.TB) []sample {
-	files, err := filepath.Glob("testdata/frames-*.jsonl")
+func samples(tb testing.TB) []sample { return load(tb, "testdata/frames-*.jsonl") }
+
+func load(tb testing.TB, pattern string) []sample {
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		tb.Fatal("no samples", err)
 	}
@@ -241,6 +243,64 @@ func TestReal(t *testing.T) {
 	}
 }
 
+// TestRealMsgpack reads what a server with SGLANG_USE_PICKLE_IPC=0 sent for a few
+// requests, and redacts it.
+func TestRealMsgpack(t *testing.T) {
+	c := codec(t, "0.5.23")
+	classes := map[string]int{}
+	prompts := map[string]int64{}
+	tokens, texts := map[string]int64{}, map[string]int64{}
+	finish := map[string]string{}
+	for _, s := range load(t, "testdata/real-*.jsonl") {
+		m, err := c.Decode(whole(s.Frame))
+		if err != nil {
+			t.Fatal(err)
+		}
+		classes[m.Class]++
+		for _, r := range m.Requests {
+			prompts[r.ID] = r.PromptTokens.V
+		}
+		for _, o := range m.Outputs {
+			id := string(o.ID)
+			if o.PromptTokens.V != prompts[id] {
+				t.Errorf("%s: %d prompt tokens, was sent with %d", id, o.PromptTokens.V, prompts[id])
+			}
+			sum := tokens
+			if m.Kind == KindTexts {
+				sum = texts
+			}
+			if sum[id] += o.NumTokens.V; sum[id] != o.CompletionTokens.V {
+				t.Errorf("%s: %d tokens in all, %d counted", id, sum[id], o.CompletionTokens.V)
+			}
+			if o.Finish != nil {
+				finish[id] = o.Finish.Type
+			}
+		}
+		if m.Kind == KindAbort && m.Abort.ID != "tap-abort" {
+			t.Errorf("%+v", m.Abort)
+		}
+		want := blanked(shown(t, m))
+		r, err := NewRedactor(s.Version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part := whole(slices.Clone(s.Frame))
+		r.message(&wire.Message{Parts: []wire.Part{*part}})
+		if m, err = c.Decode(part); err != nil {
+			t.Fatal(err)
+		}
+		if d := differs("message", want, shown(t, m)); d != "" || bytes.Contains(part.Head, []byte("secret")) {
+			t.Errorf("redacted: %s", d)
+		}
+	}
+	if classes["TokenizedGenerateReqInput"] != 7 || classes["BatchTokenIDOutput"] == 0 || classes["BatchStrOutput"] == 0 || classes["AbortReq"] != 2 {
+		t.Error(classes)
+	}
+	if prompts["tap-long"] != 1500 || tokens["tap-1"] != 4 || finish["tap-1"] != "length" || finish["tap-b2"] != "length" {
+		t.Error(prompts, tokens, finish)
+	}
+}
+
 // TestCut: of frames with bytes missing what is there is right, and what is not
 // is unknown; never is it something else.
 func TestCut(t *testing.T) {
@@ -445,7 +505,7 @@ func shifted(b []byte, by byte) []byte {
 }
 
 func FuzzMessage(f *testing.F) {
-	for _, s := range samples(f) {
+	for _, s := range append(samples(f), load(f, "testdata/real-*.jsonl")...) {
 		if len(s.Frame) < 10_000 {
 			f.Add(s.Frame, uint16(0), uint16(0))
 			f.Add(s.Frame, uint16(len(s.Frame)/2), uint16(len(s.Frame)/4))
