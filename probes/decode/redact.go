@@ -40,7 +40,7 @@ func (d *Redactor) Engine(e *target.Engine) error {
 	case "vllm":
 		w, err = vllm.NewRedactor(e)
 	case "sglang":
-		w, err = sglang.NewRedactor(e.Version)
+		w, err = sglang.NewRedactor(e)
 	default:
 		err = fmt.Errorf("redacting messages of %s: no decoder for this engine", e.Kind)
 	}

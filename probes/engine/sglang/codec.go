@@ -3,9 +3,11 @@ package sglang
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"inferspan/probes/pickle"
+	"inferspan/probes/target"
 	"inferspan/probes/wire"
 )
 
@@ -37,13 +39,21 @@ type Codec struct {
 	words map[string]string
 }
 
-// NewCodec makes a Codec for an engine of a version, which need not be known.
-func NewCodec(version string) (*Codec, error) {
-	t, err := fieldsOf(version)
+// NewCodec makes a Codec for the engine that e describes. The order of fields is
+// the one read from the live process, else that of the version; if neither is known,
+// it reads pickles only.
+func NewCodec(e *target.Engine) (*Codec, error) {
+	t, err := fieldsOf(e.Version)
 	if err != nil {
 		return nil, err
 	}
-	return &Codec{version: version, table: t, words: map[string]string{}}, nil
+	if len(e.Structs) > 0 {
+		live := fieldTable{}
+		maps.Copy(live, t)
+		maps.Copy(live, e.Structs)
+		t = live
+	}
+	return &Codec{version: e.Version, table: t, words: map[string]string{}}, nil
 }
 
 // isPickle tells a pickle from MessagePack by the first bytes: no message is an

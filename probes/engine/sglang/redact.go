@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"inferspan/probes/pickle"
+	"inferspan/probes/target"
 	"inferspan/probes/wire"
 )
 
@@ -23,10 +24,10 @@ type Redactor struct {
 	c *Codec
 }
 
-// NewRedactor makes a Redactor for an engine of a version. Where the version has
-// a MessagePack codec that is not known, messages in it are blanked as a whole.
-func NewRedactor(version string) (*Redactor, error) {
-	c, err := NewCodec(version)
+// NewRedactor makes a Redactor for the engine that e describes. MessagePack whose
+// order of fields is not known is blanked as a whole.
+func NewRedactor(e *target.Engine) (*Redactor, error) {
+	c, err := NewCodec(e)
 	if err != nil {
 		return nil, err
 	}
