@@ -130,12 +130,10 @@ static __always_inline void exit_call(long ret)
 	lose(LOSS_TRUNCATED, 1);
 	if (call.dir == HTTP_READ) {
 		c->off[0] += left;
-		c->skipped[0]++;
-		c->skipped_last[0] = ts;
+		skip_call(c, 0, ts);
 	} else {
 		c->off[1] += left;
-		c->skipped[1]++;
-		c->skipped_last[1] = ts;
+		skip_call(c, 1, ts);
 	}
 }
 

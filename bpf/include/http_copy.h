@@ -31,6 +31,15 @@ static __always_inline void fill_http(struct http_rec *r, struct conn *c, __u64 
 	r->skipped_last = 0;
 }
 
+/* Counts a call that is not copied, or whose last pieces are not. The pieces come one
+ * after another and have one time. */
+static __always_inline void skip_call(struct conn *c, __u32 i, __u64 ts)
+{
+	if (c->skipped_last[i] != ts)
+		c->skipped[i]++;
+	c->skipped_last[i] = ts;
+}
+
 /* Moves the count of skipped calls into a record that is certain to be sent. */
 static __always_inline void take_skipped(struct http_rec *r, struct conn *c, __u32 i)
 {
@@ -148,15 +157,13 @@ __noinline int http_hold(__u64 fdkey, __u64 ts, __u64 addr, __u64 n, __u64 off)
 			tail = bpf_map_lookup_elem(&tails, &fdkey);
 		if (!tail) {
 			lose(LOSS_MAP_FULL, 1);
-			c->skipped[1]++;
-			c->skipped_last[1] = ts;
+			skip_call(c, 1, ts);
 			return 1;
 		}
 	}
 	held = &tail->slot[tail->next % TAIL_SLOTS];
 	if (tail->next - tail->first >= TAIL_SLOTS) {
-		c->skipped[1]++;
-		c->skipped_last[1] = held->ts;
+		skip_call(c, 1, held->ts);
 		tail->first++;
 	}
 	held->ts = ts;
@@ -241,8 +248,7 @@ __noinline int http_read(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 			if (!midstream)
 				c->state = CONN_OTHER;
 			c->off[0] += n;
-			c->skipped[0]++;
-			c->skipped_last[0] = ts;
+			skip_call(c, 0, ts);
 			return 0;
 		}
 		c->spoken = 1;
@@ -252,8 +258,7 @@ __noinline int http_read(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 	if (burst < HTTP_COPY_MAX) {
 		http_copy(fdkey, ts, addr, c->off[0], n, HTTP_COPY_MAX - burst, HTTP_READ);
 	} else {
-		c->skipped[0]++;
-		c->skipped_last[0] = ts;
+		skip_call(c, 0, ts);
 		lose(LOSS_TRUNCATED, 1);
 	}
 	c->off[0] += n;

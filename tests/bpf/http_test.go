@@ -352,6 +352,22 @@ func TestVector(t *testing.T) {
 	}
 }
 
+// TestVectorSkipped checks that a write is counted once whose pieces find no room among
+// those that are held until the response ends.
+func TestVectorSkipped(t *testing.T) {
+	s := startServer(t, "httpserver", "127.0.0.1")
+	o := s.watch(bpf.Options{})
+	c := s.dial()
+	c.send("GET /vector?n=7&size=1000 HTTP/1.1\r\nHost: a\r\n\r\n")
+	c.answer()
+	settle()
+	w := assemble(t, ofClient(records(t, o, 2), c), event.HTTPWrite)
+	// The head and one piece are copied, the last four are held.
+	if missing := w.agrees(t, "response", c.received.Bytes()); missing < 2000 || w.skipped != 1 {
+		t.Errorf("%d bytes missing, %d calls skipped: want two pieces and more, and one call", missing, w.skipped)
+	}
+}
+
 // TestSystemCalls checks each way to read with each way to write, over IPv6.
 func TestSystemCalls(t *testing.T) {
 	needRoot(t)

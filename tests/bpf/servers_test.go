@@ -54,14 +54,18 @@ func httpServer() {
 			resp.Body.Close()
 		}
 	})
-	// vector answers by one writev of n pieces.
+	// vector answers by one writev of n pieces of a size.
 	mux.HandleFunc("/vector", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.FormValue("n"))
 		conn, _, err := w.(http.Hijacker).Hijack()
 		die(err)
+		size := 100
+		if v := r.FormValue("size"); v != "" {
+			size, _ = strconv.Atoi(v)
+		}
 		pieces := net.Buffers{[]byte("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")}
 		for i := range n {
-			pieces = append(pieces, pattern(100, i))
+			pieces = append(pieces, pattern(size, i))
 		}
 		pieces.WriteTo(conn)
 		conn.Close()

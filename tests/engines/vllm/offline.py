@@ -26,6 +26,9 @@ def main():
         prompts = ["say " + "and so on " * (5 * (i % 7)) + str(i) for i in range(n)]
         results = llm.generate(prompts, SamplingParams(max_tokens=tokens, ignore_eos=True, stop=stop), use_tqdm=False)
         print(json.dumps([{"id": r.request_id, "prompt": len(r.prompt_token_ids), "output": len(r.outputs[0].token_ids), "finish": r.outputs[0].finish_reason} for r in results]), file=out)
+    # The interpreter's own end may wait for the engine's threads for long.
+    llm.llm_engine.engine_core.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":
