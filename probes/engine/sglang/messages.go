@@ -133,6 +133,8 @@ type Abort struct {
 
 // Times are the stamps of time_stats that a message carries; CLOCK_MONOTONIC, 0 if
 // not there or not yet set. Servers without --enable-trace and --enable-metrics send few.
+// Each process that passes them on moves them by what its own difference of clocks
+// differs from the sender's, some microseconds: the scheduler's are the exact ones.
 type Times struct {
 	Class           string // "" if the message has no time_stats for the request
 	Disaggregation  string // "null", "prefill", "decode"; "" if not there
