@@ -16,6 +16,7 @@ import (
 	"inferspan/correlate/signal"
 	"inferspan/probes/attach"
 	"inferspan/probes/attach/governor"
+	"inferspan/probes/decode"
 	httptap "inferspan/probes/http"
 	"inferspan/probes/target"
 )
@@ -362,16 +363,7 @@ func (l *Live) Losses() []signal.LossCount {
 	if err != nil {
 		return nil
 	}
-	return append(lossCounts(lost), signal.LossCount{Reason: "malformed", N: l.bad})
-}
-
-// lossCounts names the kernel's totals.
-func lossCounts(lost [event.LossReasons]uint64) []signal.LossCount {
-	out := make([]signal.LossCount, 0, len(lost)+1)
-	for i, n := range lost {
-		out = append(out, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
-	}
-	return out
+	return append(decode.KernelLosses(nil, lost), signal.LossCount{Reason: "malformed", N: l.bad})
 }
 
 // Traps returns how often each BPF program ran; counting needs bpf.EnableStats.

@@ -107,7 +107,7 @@ func (p *Pipeline) Record(r *event.Record) error {
 		p.last = t
 	}
 	if r.Kind == event.KindLoss {
-		p.kernel = lossCounts(r.Lost)
+		p.kernel = decode.KernelLosses(nil, r.Lost)
 	}
 	p.dec.Record(r, p.put)
 	return nil

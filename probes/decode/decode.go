@@ -167,13 +167,18 @@ func (d *Decoder) Detach(at signal.Mono, emit func(signal.Signal)) {
 	emit(&signal.Detach{At: at})
 }
 
+// KernelLosses appends the kernel's totals with their names.
+func KernelLosses(to []signal.LossCount, lost [event.LossReasons]uint64) []signal.LossCount {
+	for i, n := range lost {
+		to = append(to, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
+	}
+	return to
+}
+
 // loss passes on the kernel's totals, with those of decoding beside them.
 func (d *Decoder) loss(r *event.Record, emit func(signal.Signal)) {
 	l := &d.sig.loss
-	*l = signal.Loss{At: signal.Mono(r.Time), Stage: "kernel", Lost: l.Lost[:0]}
-	for i, n := range r.Lost {
-		l.Lost = append(l.Lost, signal.LossCount{Reason: event.LossReason(i).String(), N: n})
-	}
+	*l = signal.Loss{At: signal.Mono(r.Time), Stage: "kernel", Lost: KernelLosses(l.Lost[:0], r.Lost)}
 	emit(l)
 	*l = signal.Loss{At: signal.Mono(r.Time), Stage: "decode", Lost: append(l.Lost[:0], d.Dropped()...)}
 	emit(l)

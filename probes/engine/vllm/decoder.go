@@ -43,6 +43,7 @@ type Stats struct {
 	Aborts      uint64 // abort messages
 	Steps       uint64 // messages with outputs or statistics
 	Outputs     uint64 // outputs in them
+	Repeated    uint64 // messages seen again that the core tried to send again
 	Receipts    uint64 // messages that a front end received
 	Other       uint64 // messages between front end and core that carry no signal
 	NotOurs     uint64 // messages of other kinds
@@ -106,7 +107,8 @@ type core struct {
 	running map[string]*running
 	// Requests that have ended: one may be in a step that was scheduled before.
 	ended, endedBefore map[string]*running
-	clients            map[uint64]int // front end that a sending socket leads to
+	clients            map[uint64]int  // front end that a sending socket leads to
+	sent               map[uint64]sent // latest message by socket
 	steps              steps
 	dispatches         dispatches
 	arrivals           arrivals // where it is part of a program
@@ -254,7 +256,7 @@ func (d *Decoder) core(pid uint32, index int) *core {
 		if i, ok := d.facts[pid]; ok {
 			index = i
 		}
-		c = &core{id: signal.Core{Engine: d.engine, Index: index, PID: pid}, running: map[string]*running{}, ended: map[string]*running{}, clients: map[uint64]int{}}
+		c = &core{id: signal.Core{Engine: d.engine, Index: index, PID: pid}, running: map[string]*running{}, ended: map[string]*running{}, clients: map[uint64]int{}, sent: map[uint64]sent{}}
 		d.cores[pid] = c
 	}
 	return c

@@ -367,14 +367,43 @@ func TestPrefillStats(t *testing.T) {
 	}
 }
 
+// A send is seen at its beginning: one that finds no room is tried again, and is the same
+// message. What another thread sends is another one, as is one with other bytes between.
+func TestRepeatedSend(t *testing.T) {
+	usual := send(output(func(int, []byte) []byte { return nil }))
+	other := usual
+	other.TID++
+	elsewhere := usual
+	elsewhere.Frame.Sock = 0x900
+	for _, c := range []struct {
+		name     string
+		recs     []event.Record
+		want     int
+		repeated uint64
+	}{
+		{"once", []event.Record{usual}, 1, 0},
+		{"again and again", []event.Record{usual, usual, usual}, 1, 2},
+		{"by another thread", []event.Record{usual, other}, 2, 0},
+		{"with another between", []event.Record{usual, other, usual}, 3, 0},
+		{"to another front end", []event.Record{usual, elsewhere, usual}, 2, 1},
+	} {
+		sigs, d := one(t, vllmtest.SyntheticEngine("0.32.0"), c.recs...)
+		if len(sigs) != c.want || d.Stats().Repeated != c.repeated {
+			t.Errorf("%s: %d signals, %d repeated, want %d and %d", c.name, len(sigs), d.Stats().Repeated, c.want, c.repeated)
+		}
+	}
+}
+
 // TestCoordinator checks that a core's statistics for the coordinator, which
 // have the form of those for front ends but hold no usage, are left out.
 func TestCoordinator(t *testing.T) {
+	stamp := 5.0
 	stats := func(sock uint64, usage float64) event.Record {
 		b := []byte{0x99, 0, 0x90, 0x81}
 		b = msgp.AppendString(b, "kv_cache_usage")
 		b = msgp.AppendFloat64(b, usage)
-		b = msgp.AppendFloat64(b, 5.5)
+		stamp += 0.5
+		b = msgp.AppendFloat64(b, stamp)
 		b = append(b, 0xc0, 0xc0, 0xc0, 0xc0, 0xc0)
 		return vllmtest.Frame(6_000_000_000, core, core, sock, event.FrameSend, 0, false, b)
 	}

@@ -291,17 +291,19 @@ func TestDetokenize(t *testing.T) {
 		}
 		return nil
 	})
-	f.frame(send(stop))
+	r := send(stop)
+	again := func() { r.TID++; f.frame(r) }
+	again()
 	if got := take[*signal.Detokenized](f); len(got) != 0 {
 		t.Errorf("end of a request that is not looked at: %+v", got)
 	}
 	f.returned(40, decodePlan, 1700, val("id", "chatcmpl-1-00000000"))
 	take[*signal.Detokenized](f)
-	f.frame(send(stop))
+	again()
 	if got := take[*signal.Detokenized](f); len(got) != 1 || got[0].ID != "chatcmpl-1-00000000" || got[0].Tokens != 1 || got[0].Duration != 0 || !got[0].Exact {
 		t.Errorf("stop token: %+v", got)
 	}
-	f.frame(send(stop))
+	again()
 	if got := take[*signal.Detokenized](f); len(got) != 0 {
 		t.Errorf("stop token once more: %+v", got)
 	}

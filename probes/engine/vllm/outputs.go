@@ -48,6 +48,10 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 	}
 	c := d.core(m.PID, index)
 	d.step.Core = c.id
+	if c.repeats(m, &d.step) {
+		d.stats.Repeated++
+		return nil
+	}
 	client, known := d.learnClient(c, m.Sock, utility)
 	if known {
 		d.step.Client = client
@@ -70,6 +74,35 @@ func (d *Decoder) outputsMessage(m *wire.Message, emit func(signal.Signal)) erro
 	emit(&d.step)
 	d.stopTokens(&d.step, emit)
 	return nil
+}
+
+// sent is what tells a message from others on its socket.
+type sent struct {
+	tid   uint32
+	key   uint64
+	stamp signal.Mono
+}
+
+// maxSockets bounds the sockets of a core: one for each front end.
+const maxSockets = 1 << 12
+
+// repeats reports whether a message is the one before on its socket, seen again: a send
+// is seen at its beginning, and one that finds no room is tried again. The thread, the
+// core's own stamp, the size and the last bytes are the same then. Of a message of
+// several parts it is not known which of them were sent.
+func (c *core) repeats(m *wire.Message, s *signal.StepOutput) bool {
+	if s.Key == 0 || s.Stamp == 0 || len(m.Parts) != 1 {
+		delete(c.sent, m.Sock)
+		return false
+	}
+	x := sent{m.TID, s.Key, s.Stamp}
+	if c.sent[m.Sock] == x {
+		return true
+	}
+	if _, known := c.sent[m.Sock]; known || len(c.sent) < maxSockets {
+		c.sent[m.Sock] = x
+	}
+	return false
 }
 
 // outputsField reads one field of EngineCoreOutputs.
