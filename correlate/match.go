@@ -62,6 +62,9 @@ func (x *exchange) compatible(r *request) bool {
 	if x.eng != r.core.eng || x.op.pooling != r.pooling || !x.eng.isFront(r.client, x.key.PID) {
 		return false
 	}
+	if r.pid != 0 && r.pid != x.key.PID {
+		return false
+	}
 	if r.added < x.begin || (r.queued != 0 && r.queued < x.begin) {
 		return false // it was there before
 	}

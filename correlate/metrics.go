@@ -407,6 +407,11 @@ func (c *Correlator) snapshot() metric.Snapshot {
 		slices.SortStableFunc(points, func(a, b metric.Point) int {
 			return slices.CompareFunc(a.Labels, b.Labels, func(x, y metric.Label) int { return strings.Compare(x.Value, y.Value) })
 		})
+		// Engines of several kinds share names, with dimensions of their own.
+		if k := slices.IndexFunc(s.Families, func(x metric.Family) bool { return x.Name == m.Name }); k >= 0 {
+			s.Families[k].Points = append(s.Families[k].Points, points...)
+			continue
+		}
 		fam := metric.Family{Name: m.Name, Help: m.Meaning, Unit: m.Unit, Points: points}
 		switch m.Instrument {
 		case "Gauge":

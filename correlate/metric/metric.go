@@ -18,14 +18,15 @@ type Label struct{ Name, Value string }
 
 // Point is one series of a family. Counters are cumulative since Start.
 type Point struct {
-	Labels   []Label  // in the family's order
+	Labels   []Label  // in the documented order
 	Value    float64  // Counter, Gauge; Histogram: the sum
 	Count    uint64   // Histogram
 	Buckets  []uint64 // Histogram: not cumulative, one more than Bounds
 	Resource *trace.Resource
 }
 
-// Family is a metric with its series. Families and points are in a fixed order.
+// Family is a metric with its series. Families and points are in a fixed order. The
+// series of engines of different kinds may have different labels.
 type Family struct {
 	Name   string
 	Help   string

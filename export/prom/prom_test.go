@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"inferspan/correlate"
 	"inferspan/correlate/metric"
+	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 	"inferspan/export"
 	"inferspan/export/internal/sample"
@@ -187,6 +190,33 @@ func TestServer(t *testing.T) {
 	for range 2 {
 		if err := srv.Close(ctx); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestKindsOfEngines: metrics that two kinds of engines share are one family.
+func TestKindsOfEngines(t *testing.T) {
+	c := correlate.New(correlate.NewOptions())
+	put := func(s signal.Signal) { c.Put(s, func(*trace.Tree) {}) }
+	put(&signal.Clock{At: 1, Wall: 1})
+	for i, kind := range []string{"vllm", "sglang"} {
+		core := signal.Core{Engine: signal.EngineID(1 + i), PID: uint32(100 + i)}
+		put(&signal.Engine{At: 1, ID: core.Engine, Kind: kind, Model: "m", Resource: []signal.KV{{Key: "service.name", Value: kind}}})
+		put(&signal.RequestAdded{At: 2, Core: core, ID: "r", ExternalID: "r", ResponseID: "r", Known: true, Arrival: 2, PromptTokens: signal.Some[int64](3)})
+		put(&signal.RequestTimes{At: 3, Engine: core.Engine, ID: "r", Created: 2, First: 4, Finished: 5})
+		put(&signal.StepOutput{At: 5, Core: core, Stamp: 5, Outputs: []signal.Output{{ID: []byte("r"), NumTokens: 1, Finish: signal.FinishStop, FinishReason: "stop"}}})
+	}
+	put(&signal.Detach{At: 6})
+	m := c.Metrics()
+	var b bytes.Buffer
+	if err := WriteText(&b, &m, export.Defaults{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"vllm", "sglang"} {
+		for _, name := range []string{"genai_llm_usage_tokens", "gen_ai_server_request_duration"} {
+			if !regexp.MustCompile(`(?m)^` + name + `\{.*service_name="` + kind + `"`).MatchString(b.String()) {
+				t.Errorf("no series of %s of %s in\n%s", name, kind, b.String())
+			}
 		}
 	}
 }
