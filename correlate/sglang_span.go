@@ -259,6 +259,9 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	switch {
 	case t.complete != 0:
 		end = max(end, t.complete)
+	case t.kind == threadTokenizer && r.level < stageDefs[semconv.NameAPIServerDispatch].level && r.way != nil:
+		// The tracer ends it with the handing over, or else with the request.
+		end = max(end, r.way.finished)
 	case t.kind != threadScheduler:
 	case open || len(t.stages) == 0:
 		// Until the core had done with it, so far as that was seen.
