@@ -4,8 +4,63 @@ import (
 	"strconv"
 
 	"inferspan/correlate/metric"
+	"inferspan/correlate/signal"
+	"inferspan/probes/host"
 	"inferspan/probes/target"
 )
+
+// taps are those that a kind of detail stands for.
+var taps = map[string]target.Tap{
+	signal.DetailSteps: target.TapSteps, signal.DetailPeeks: target.TapPeeks,
+	signal.DetailStamps: target.TapFront, signal.DetailTokenize: target.TapTokenize, signal.DetailDetokenize: target.TapDetokenize,
+}
+
+// probeStates are the states of taps in processes, as they were last.
+type probeStates []target.ProbeState
+
+// put takes in a state, and reports whether it is news.
+func (s *probeStates) put(p target.ProbeState) bool {
+	for i := range *s {
+		if old := &(*s)[i]; old.PID == p.PID && old.Tap == p.Tap {
+			news := *old != p
+			*old = p
+			return news
+		}
+	}
+	*s = append(*s, p)
+	return true
+}
+
+// stateOf is what a change of the probes for a kind of detail says of a tap. ok is
+// false if the detail has none.
+func stateOf(pid uint32, detail string, active bool, reason string) (p target.ProbeState, ok bool) {
+	tap, ok := taps[detail]
+	p = target.ProbeState{PID: int(pid), Tap: tap, Attached: active}
+	if !active {
+		p.Reason = reason
+	}
+	return p, ok
+}
+
+// capabilityReport is the report for one engine, kept up to date.
+type capabilityReport struct {
+	engine *target.Engine
+	host   host.Report
+	probes probeStates
+}
+
+// change follows the probes.
+func (r *capabilityReport) change(s *signal.ProbeChange) (changed bool) {
+	if r.engine == nil || r.engine.ID != s.Engine {
+		return false
+	}
+	p, ok := stateOf(s.PID, s.Probe, s.Active, s.Reason)
+	return ok && r.probes.put(p)
+}
+
+func (r *capabilityReport) families() []metric.Family {
+	return capabilityFamilies(r.engine, target.Capabilities(r.engine, r.host, r.probes))
+}
 
 // capabilityFamilies shows a capability report as metrics: how many documented
 // items are exact, derived and unavailable, and each one that is not exact with

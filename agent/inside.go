@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,6 +69,9 @@ type inside struct {
 	trap    trap
 	closers closers
 	first   arrivals
+
+	mu     sync.Mutex
+	states probeStates
 }
 
 // lookInside begins to look into the cores and front ends of an engine, whose other
@@ -244,8 +248,20 @@ func text(err error) string {
 	return err.Error()
 }
 
+// probeStates returns what became of the probes.
+func (p *inside) probeStates() []target.ProbeState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.states)
+}
+
 // probe sends a note about probes.
 func (p *inside) probe(ctx context.Context, pid uint32, n note.Probe) {
+	if s, ok := stateOf(pid, n.Detail, n.Active, n.Reason); ok {
+		p.mu.Lock()
+		p.states.put(s)
+		p.mu.Unlock()
+	}
 	p.send(ctx)(note.Put(note.KindProbe, pid, bpf.Monotonic(), n))
 }
 

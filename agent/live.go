@@ -147,7 +147,8 @@ func (l *Live) Attached(pid int) bool {
 	return ok
 }
 
-// Probes tells how attaching went, as capability reports need it.
+// Probes tells how attaching went, as capability reports need it. What became of the
+// probes on interpreters is known when Run has put them in, and changes with them.
 func (l *Live) Probes() []target.ProbeState {
 	var out []target.ProbeState
 	for i := range l.Engine.Processes {
@@ -169,6 +170,9 @@ func (l *Live) Probes() []target.ProbeState {
 		for _, tap := range slices.Sorted(maps.Keys(state)) {
 			out = append(out, state[tap])
 		}
+	}
+	if l.inside != nil {
+		out = append(out, l.inside.probeStates()...)
 	}
 	return out
 }

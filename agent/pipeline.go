@@ -11,6 +11,7 @@ import (
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 	"inferspan/probes/decode"
+	"inferspan/probes/host"
 	"inferspan/probes/target"
 	"inferspan/probes/tokenizer"
 )
@@ -27,7 +28,8 @@ type Pipeline struct {
 	last   signal.Mono         // time of the latest record
 	kernel []signal.LossCount  // totals of the latest loss record
 	steps  uint64
-	caps   []metric.Family // capability report, nil if none was given
+	report capabilityReport
+	caps   []metric.Family // of report, nil if none was asked for
 }
 
 // Options of a pipeline.
@@ -68,8 +70,13 @@ func NewPipeline(o Options, tree func(*trace.Tree)) *Pipeline {
 	}
 	p.cor = correlate.New(co)
 	p.put = func(s signal.Signal) {
-		if _, ok := s.(*signal.StepOutput); ok {
+		switch s := s.(type) {
+		case *signal.StepOutput:
 			p.steps++
+		case *signal.ProbeChange:
+			if p.report.change(s) {
+				p.caps = p.report.families()
+			}
 		}
 		p.cor.Put(s, p.out)
 	}
@@ -137,11 +144,16 @@ func (p *Pipeline) Notes() []correlate.Note {
 	return p.cor.Notes()
 }
 
-// Capabilities adds a capability report to the metrics.
-func (p *Pipeline) Capabilities(e *target.Engine, caps []target.Capability) {
+// Capabilities returns the capability report of an engine, and has it in the metrics
+// from now on, where it follows what becomes of probes. h and probes are as in
+// target.Capabilities.
+func (p *Pipeline) Capabilities(e *target.Engine, h host.Report, probes []target.ProbeState) []target.Capability {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.report = capabilityReport{engine: e, host: h, probes: append(probeStates(nil), probes...)}
+	caps := target.Capabilities(e, h, p.report.probes)
 	p.caps = capabilityFamilies(e, caps)
+	return caps
 }
 
 // Steps returns how many messages with outputs or statistics the engine cores sent.

@@ -15,7 +15,8 @@ type detail struct {
 	was      bool        // it was active at some time
 	since    signal.Mono // it has been as it is
 	lastOff  signal.Mono // when it last became inactive after having been active
-	reason   string      // why inactive
+	reason   string      // why inactive, or not by the best source
+	source   string      // of several, the one that is used
 	changes  [2]uint64   // to inactive, to active
 	inactive map[uint32]string
 	first    map[uint32]signal.Mono // when it was first active in a process
@@ -43,6 +44,8 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 		e.details = append(e.details, detail{name: s.Probe, inactive: map[uint32]string{}, first: map[uint32]signal.Mono{}})
 		d = &e.details[len(e.details)-1]
 	}
+	other := s.Active && d.was && d.source != s.Source
+	d.source = s.Source
 	if s.Active {
 		d.changes[1]++
 		delete(d.inactive, s.PID)
@@ -62,10 +65,20 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 		if !d.active {
 			d.since = s.At
 		}
-		if d.was {
-			c.note(s, "seen again")
+		word := ""
+		switch {
+		case s.Source != "" && (other || !d.was && s.Lacks+s.Reason != "" || !d.active && d.was):
+			word = "seen by " + s.Source
+			if s.Lacks != "" {
+				word += ", without " + s.Lacks
+			}
+		case d.was && !d.active:
+			word = "seen again"
 		}
-		d.active, d.was, d.reason = true, true, ""
+		if word != "" {
+			c.note(s, word)
+		}
+		d.active, d.was, d.reason = true, true, s.Reason
 		return
 	case d.active:
 		d.since, d.lastOff = s.At, s.At
@@ -112,7 +125,7 @@ func (c *Correlator) note(s *signal.ProbeChange, word string) {
 	if s.PID != 0 {
 		text += " in process " + strconv.FormatUint(uint64(s.PID), 10)
 	}
-	if !s.Active && s.Reason != "" {
+	if s.Reason != "" {
 		text += ": " + s.Reason
 	}
 	c.addNote(s.At, text)

@@ -430,6 +430,7 @@ var bounds = map[string][]float64{
 	semconv.MetricIDOTelGenAIServerTimePerOutputToken: tokenBounds,
 	semconv.MetricIDOTelGenAIServerRequestDuration:    durationBounds,
 	semconv.MetricIDOwnStepDuration:                   stepBounds,
+	semconv.MetricIDOwnStepRun:                        stepBounds,
 	semconv.MetricIDOwnStepGap:                        gapBounds,
 	semconv.MetricIDOwnStepTokens:                     countBounds,
 	semconv.MetricIDOwnStepRequests:                   countBounds,

@@ -34,6 +34,7 @@ func (c *Correlator) corePoints(f families, e *engine, co *core) {
 	f.hist(semconv.MetricIDOTelGenAIServerRequestDuration, &m.duration, durationBounds, res, e.model, index)
 
 	f.hist(semconv.MetricIDOwnStepDuration, &t.duration, stepBounds, res, index)
+	f.hist(semconv.MetricIDOwnStepRun, &t.run, stepBounds, res, index)
 	f.hist(semconv.MetricIDOwnStepGap, &t.gap, gapBounds, res, index)
 	for k := range t.tokens {
 		f.hist(semconv.MetricIDOwnStepTokens, &t.tokens[k], countBounds, res, index, stepKinds[k])
@@ -52,6 +53,11 @@ func (c *Correlator) corePoints(f families, e *engine, co *core) {
 func detailPoints(f families, e *engine) {
 	for i := range e.details {
 		d := &e.details[i]
+		state := 0.0
+		if d.active {
+			state = 1
+		}
+		f.add(semconv.MetricIDOwnDetailActive, state, e.res, d.name, d.source, d.reason)
 		for state, n := range d.changes {
 			if n > 0 {
 				f.add(semconv.MetricIDOwnProbeChanges, float64(n), e.res, d.name, [2]string{"inactive", "active"}[state])

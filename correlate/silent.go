@@ -14,6 +14,8 @@ import (
 const (
 	methodReceiptToStep = "receipt_to_step"
 	methodSteps         = "steps"
+	methodToDispatch    = "receipt_to_dispatch"
+	methodDispatch      = "dispatch"
 	methodOrder         = "order"
 	methodShareOfBatch  = "share_of_batch"
 	methodCalibrated    = "calibrated"
@@ -59,8 +61,12 @@ func (r *request) scheduled() (queued, sched signal.Mono, derived bool) {
 
 // markScheduled marks what was worked out from the first step.
 func (v *view) markScheduled() {
-	v.derive(methodReceiptToStep, semconv.AttrGenAILatencyTimeInQueue)
-	v.derive(methodSteps, semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelInference)
+	queue, rest := methodReceiptToStep, methodSteps
+	if v.r.steps.schedIsDispatch {
+		queue, rest = methodToDispatch, methodDispatch
+	}
+	v.derive(queue, semconv.AttrGenAILatencyTimeInQueue)
+	v.derive(rest, semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelInference)
 }
 
 // preemptions of r, if they are known.

@@ -27,13 +27,13 @@ type stepTrack struct {
 	missed uint64
 	base   signal.Opt[int64] // the latest one when the core was looked at, before probes showed any
 
-	duration, gap, requests histogram
-	tokens                  [len(stepKinds)]histogram
-	iterations              uint64 // steps that gave tokens
-	preemptions             uint64
-	preemptionsKnown        bool
-	generated, prompt       uint64 // of requests known by steps only
-	promptKnown             bool
+	duration, run, gap, requests histogram
+	tokens                       [len(stepKinds)]histogram
+	iterations                   uint64 // steps that gave tokens
+	preemptions                  uint64
+	preemptionsKnown             bool
+	generated, prompt            uint64 // of requests known by steps only
+	promptKnown                  bool
 }
 
 // stepKinds are the kinds in the metrics; those of a request's part in a step
@@ -67,23 +67,28 @@ type requestSteps struct {
 	first, last signal.Opt[int64]
 	fromStart   bool // the first step seen is the request's first
 	sched       signal.Mono
-	update      signal.Mono // of the last step
-	gave        int64       // steps that gave tokens
-	firstGave   signal.Mono // end of the first of them
-	maybe       int64       // steps of which it is not known whether they gave tokens
-	several     bool        // a decode step computed several tokens (drafts): how many it gave is not known
-	chunks      []chunk
-	moreChunks  bool // than are kept
-	preempted   []signal.Mono
-	preemptions int64
-	holes       uint64 // of the core, when the first step was seen
-	endHoles    uint64 // when the request ended
+	// The first step is known by its dispatch only.
+	schedIsDispatch bool
+	dispatched      int64       // steps seen by their dispatch
+	update          signal.Mono // of the last step
+	gave            int64       // steps that gave tokens
+	firstGave       signal.Mono // end of the first of them
+	maybe           int64       // steps of which it is not known whether they gave tokens
+	several         bool        // a decode step computed several tokens (drafts): how many it gave is not known
+	chunks          []chunk
+	moreChunks      bool // than are kept
+	preempted       []signal.Mono
+	preemptions     int64
+	holes           uint64 // of the core, when the first step was seen
+	endHoles        uint64 // when the request ended
 }
 
 // chunk is a step of a request's prefill.
 type chunk struct {
 	number           signal.Opt[int64]
-	schedule, update signal.Mono
+	schedule, update signal.Mono // of one seen by its dispatch, that may stand for schedule
+	dispatched       bool
+	atDispatch       bool // schedule is
 	tokens, computed signal.Opt[int64]
 }
 
@@ -96,10 +101,15 @@ func (c *Correlator) step(s *signal.Step) {
 	e.seen.Steps = true
 	co := e.core(s.Core)
 	t := &co.steps
-	schedule, update := max(s.Schedule, 0), max(s.Update, 0)
+	schedule, dispatch, update := max(s.Schedule, 0), max(s.Dispatch, 0), max(s.Update, 0)
 	if update != 0 && schedule > update {
 		schedule = 0
 	}
+	if update != 0 && dispatch > update {
+		dispatch = 0
+	}
+	// About when it began.
+	began := cmp.Or(schedule, dispatch)
 	consecutive := c.follow(t, s)
 	gap := signal.Opt[int64]{}
 	if consecutive && t.update != 0 && schedule != 0 {
@@ -114,17 +124,17 @@ func (c *Correlator) step(s *signal.Step) {
 		kinds[k] += max(q.Tokens, 0)
 		counted = counted && q.Tokens >= 0
 		gave = gave || q.Phase == signal.StepPrefillEnd || q.Phase == signal.StepDecode
-		r := c.stepRequest(co, q, cmp.Or(schedule, update))
+		r := c.stepRequest(co, q, cmp.Or(began, update))
 		busy = busy || q.Entry == signal.StepRunning || q.Entry == signal.StepResumed || (r != nil && r.arrivalSeen && r.added < t.update)
 		if r != nil {
-			c.requestStep(r, s, q, schedule, update)
+			c.requestStep(r, s, q, began, update)
 		}
 	}
 	for _, id := range s.Preempted {
 		if r := co.find(string(id)); r != nil && r.steps != nil {
 			r.steps.preemptions++
 			if len(r.steps.preempted) < c.opt.EventLimit {
-				r.steps.preempted = append(r.steps.preempted, cmp.Or(schedule, update))
+				r.steps.preempted = append(r.steps.preempted, cmp.Or(began, update))
 			}
 		}
 	}
@@ -133,7 +143,13 @@ func (c *Correlator) step(s *signal.Step) {
 	if gave {
 		t.iterations++
 	}
-	if schedule != 0 && update != 0 {
+	switch {
+	case update == 0:
+	case s.Method == signal.StepByDispatch:
+		if dispatch != 0 {
+			t.run.add(stepBounds, float64(update-dispatch)/1e9)
+		}
+	case schedule != 0:
 		t.duration.add(stepBounds, float64(update-schedule)/1e9)
 	}
 	if gap.OK && busy {
@@ -150,7 +166,7 @@ func (c *Correlator) step(s *signal.Step) {
 	co.m.stepState(s)
 	c.finishedBySteps(co, s.Finished)
 	if c.opt.StepRecords {
-		c.stepRecord(co, s, schedule, update, gap, consecutive && !busy)
+		c.stepRecord(co, s, schedule, dispatch, update, gap, consecutive && !busy)
 	}
 	t.number, t.update, t.seen, t.ever, t.losses = s.Number, update, true, true, c.losses
 }
@@ -224,8 +240,8 @@ func (c *Correlator) stepRequest(co *core, q *signal.StepRequest, at signal.Mono
 	return c.newRequest(co, string(q.ID), at) // seen for the first time in mid-flight
 }
 
-func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, schedule, update signal.Mono) {
-	if r.done && cmp.Or(update, schedule) > r.endAt {
+func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, began, update signal.Mono) {
+	if r.done && cmp.Or(update, began) > r.endAt {
 		return // scheduled before its end was known
 	}
 	n := r.steps
@@ -234,23 +250,26 @@ func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepReque
 		// A request that was seen before has had its first step if it had outputs.
 		n.fromStart = q.Entry == signal.StepNew && r.outputs <= 1
 		if n.fromStart {
-			n.sched = schedule
+			n.sched, n.schedIsDispatch = began, s.Schedule <= 0
 		}
 		r.steps = n
 	}
 	n.count++
+	if s.Method == signal.StepByDispatch {
+		n.dispatched++
+	}
 	n.last = s.Number
 	if update != 0 {
 		n.update = update
 	}
 	switch q.Phase {
 	case signal.StepPrefillChunk:
-		n.chunk(s, q, schedule, update)
+		n.chunk(s, q, began, update)
 		if update != 0 && r.outputs == 0 && c.opt.Precision >= 2 {
 			c.keep(r, semconv.EventPrefill, update, func(*attrs) {})
 		}
 	case signal.StepPrefillEnd:
-		n.chunk(s, q, schedule, update)
+		n.chunk(s, q, began, update)
 		n.give(update)
 	case signal.StepDecode:
 		n.several = n.several || q.Tokens > 1
@@ -261,12 +280,16 @@ func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepReque
 	}
 }
 
-func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, schedule, update signal.Mono) {
+func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, update signal.Mono) {
 	if len(n.chunks) >= maxChunks {
 		n.moreChunks = true
 		return
 	}
-	n.chunks = append(n.chunks, chunk{s.Number, schedule, update, notNegative(signal.Some(q.Tokens)), notNegative(q.Computed)})
+	by := s.Method == signal.StepByDispatch
+	n.chunks = append(n.chunks, chunk{
+		number: s.Number, schedule: began, update: update, dispatched: by, atDispatch: by && s.Schedule <= 0,
+		tokens: notNegative(signal.Some(q.Tokens)), computed: notNegative(q.Computed),
+	})
 }
 
 func (n *requestSteps) give(update signal.Mono) {
@@ -290,7 +313,7 @@ func (c *Correlator) stepsComplete(r *request) bool {
 }
 
 // stepRecord hands over a step.
-func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, update signal.Mono, gap signal.Opt[int64], idle bool) {
+func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, update signal.Mono, gap signal.Opt[int64], idle bool) {
 	if !c.clock.ok {
 		return
 	}
@@ -302,10 +325,13 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, update signa
 	}
 	rec := trace.Step{
 		Resource: co.eng.resource(co.PID), EngineIndex: co.Index, Number: known(s.Number), Counted: s.Counted,
-		Start: wall(schedule), End: wall(update), Gap: known(gap), Idle: idle,
+		Start: wall(schedule), Dispatch: wall(dispatch), End: wall(update), Gap: known(gap), Idle: idle,
 		Tokens: known(s.Tokens), Partial: s.Partial,
 		Running: known(s.Running), Waiting: known(s.Waiting),
 		Blocks: known(s.Blocks), FreeBlocks: known(s.FreeBlocks), FreeAfter: known(s.FreeAfter),
+	}
+	if s.Method == signal.StepByDispatch {
+		rec.Method = methodDispatch
 	}
 	if len(s.Requests) > 0 {
 		rec.Requests = make([]trace.StepRequest, len(s.Requests))
@@ -357,6 +383,12 @@ func (c *Correlator) stepRefs(v *view, a *attrs) {
 	putOpt(a, semconv.AttrInferspanStepsFirst, n.first)
 	putOpt(a, semconv.AttrInferspanStepsLast, n.last)
 	a.put(semconv.AttrInferspanStepsCount, n.count)
+	switch {
+	case n.dispatched == n.count:
+		a.put(semconv.AttrInferspanStepsMethod, methodDispatch)
+	case n.dispatched > 0:
+		a.put(semconv.AttrInferspanStepsMethod, "mixed")
+	}
 	if t := n.prefillTokens(); len(t) > 0 {
 		a.put(semconv.AttrInferspanStepsPrefillTokens, t)
 	}
@@ -382,10 +414,16 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 		if end < start {
 			continue
 		}
-		a := make(attrs, 0, 3)
+		a := make(attrs, 0, 5)
 		a.put(semconv.AttrInferspanStepNumber, k.number.V)
 		putOpt(&a, semconv.AttrInferspanStepTokens, k.tokens)
 		putOpt(&a, semconv.AttrInferspanStepComputedTokens, k.computed)
+		if k.dispatched {
+			a.put(semconv.AttrInferspanStepMethod, methodDispatch)
+		}
+		if k.atDispatch {
+			a.put(semconv.AttrInferspanDerived, []string{spanStart})
+		}
 		var f facts
 		f.b = append(append(f.b, prefill.TraceID[:]...), prefill.SpanID[:]...)
 		spans = append(spans, trace.Span{

@@ -85,7 +85,6 @@ exports its requests as they finish. Without an output it prints a line per requ
 				return err
 			}
 			caps = target.Capabilities(live.Engine, host.Report{}, live.Probes())
-			p.Capabilities(live.Engine, caps)
 			loadTokens(live.Engine, p, opt)
 			err = live.Run(cmd.Context(), p, &exporter{out: out, p: p, every: uint64(o.every)})
 			p.Detach()

@@ -109,8 +109,7 @@ With --out it also writes, to a folder:
 				return err
 			}
 			loadTokens(live.Engine, p, opt)
-			caps := target.Capabilities(live.Engine, host.Report{}, live.Probes())
-			p.Capabilities(live.Engine, caps)
+			caps := p.Capabilities(live.Engine, host.Report{}, live.Probes())
 			ctx, cancel := runContext(cmd.Context(), duration)
 			defer cancel()
 			start := time.Now()

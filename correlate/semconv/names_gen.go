@@ -90,11 +90,13 @@ const (
 	AttrInferspanRequestChildIndex          = "inferspan.request.child_index"
 	AttrInferspanRequestInternalID          = "inferspan.request.internal_id"
 	AttrInferspanStepComputedTokens         = "inferspan.step.computed_tokens"
+	AttrInferspanStepMethod                 = "inferspan.step.method"
 	AttrInferspanStepNumber                 = "inferspan.step.number"
 	AttrInferspanStepTokens                 = "inferspan.step.tokens"
 	AttrInferspanStepsCount                 = "inferspan.steps.count"
 	AttrInferspanStepsFirst                 = "inferspan.steps.first"
 	AttrInferspanStepsLast                  = "inferspan.steps.last"
+	AttrInferspanStepsMethod                = "inferspan.steps.method"
 	AttrInferspanStepsPrefillTokens         = "inferspan.steps.prefill_tokens"
 	AttrInferspanUnavailable                = "inferspan.unavailable"
 	AttrMessage                             = "message"
@@ -235,6 +237,7 @@ const (
 	MetricGenAIVLLMRequestQueueTimeSeconds     = "gen_ai_vllm_request_queue_time_seconds"
 	MetricGenAIVLLMRequestSuccess              = "gen_ai_vllm_request_success"
 	MetricGenerationTokensTotal                = "generation_tokens_total"
+	MetricInferspanDetailActive                = "inferspan_detail_active"
 	MetricInferspanDroppedEvents               = "inferspan_dropped_events"
 	MetricInferspanDroppedOutputs              = "inferspan_dropped_outputs"
 	MetricInferspanEvicted                     = "inferspan_evicted"
@@ -248,6 +251,7 @@ const (
 	MetricInferspanStepDurationSeconds         = "inferspan_step_duration_seconds"
 	MetricInferspanStepGapSeconds              = "inferspan_step_gap_seconds"
 	MetricInferspanStepRequests                = "inferspan_step_requests"
+	MetricInferspanStepRunSeconds              = "inferspan_step_run_seconds"
 	MetricInferspanStepTokens                  = "inferspan_step_tokens"
 	MetricInferspanStepsMissed                 = "inferspan_steps_missed"
 	MetricInferspanValueSource                 = "inferspan_value_source"
@@ -279,6 +283,7 @@ const (
 	MetricIDOTelGenAIServerRequestDuration           = "otel.gen_ai.server.request.duration"
 	MetricIDOTelGenAIServerTimePerOutputToken        = "otel.gen_ai.server.time_per_output_token"
 	MetricIDOTelGenAIServerTimeToFirstToken          = "otel.gen_ai.server.time_to_first_token"
+	MetricIDOwnDetailActive                          = "own.detail_active"
 	MetricIDOwnDroppedEvents                         = "own.dropped_events"
 	MetricIDOwnDroppedOutputs                        = "own.dropped_outputs"
 	MetricIDOwnEvicted                               = "own.evicted"
@@ -292,6 +297,7 @@ const (
 	MetricIDOwnStepDuration                          = "own.step_duration"
 	MetricIDOwnStepGap                               = "own.step_gap"
 	MetricIDOwnStepRequests                          = "own.step_requests"
+	MetricIDOwnStepRun                               = "own.step_run"
 	MetricIDOwnStepTokens                            = "own.step_tokens"
 	MetricIDOwnStepsMissed                           = "own.steps_missed"
 	MetricIDOwnValueSource                           = "own.value_source"
@@ -714,16 +720,18 @@ var Events = []Event{
 var OwnAttrs = []Attr{
 	{Name: "inferspan.outcome", Type: "string", Unit: "none", Requirement: "always", Meaning: "how the request ended", Values: []string{"completed", "client_disconnect", "aborted", "stop_string", "engine_exit", "rejected", "error", "in_flight", "lost"}, On: []string{"entry", "engine_request", "native_request"}},
 	{Name: "inferspan.correlation", Type: "string", Unit: "none", Requirement: "conditional: the request was matched with an HTTP exchange", Meaning: "how: id = the response id, order = arrival order and parameters on the same front end (lower confidence)", Values: []string{"id", "order"}, On: []string{"engine_request", "native_request"}},
-	{Name: "inferspan.derived", Type: "string[]", Unit: "none", Requirement: "conditional: some value is derived", Meaning: "names of the attributes whose value was worked out from something near and not seen as such; span.start and span.end stand for the times of the span, event.NAME for those of its events", On: []string{"entry", "engine_request", "engine_stage", "native_request", "native_thread", "native_stage"}},
-	{Name: "inferspan.derived.methods", Type: "string[]", Unit: "none", Requirement: "conditional: a derived value could have been worked out in several ways", Meaning: "how, as \"attribute: method\". send = it ends when the core sent the message, receipt = when the front end received it: the engine stamps it when it gets to the message, a little later. receipt_to_step = from the receipt of the request in the core to the first step with it; steps = from the times of the steps; share_of_batch = share of a tokenizer call for several texts, by tokens; order = the one of several equal tokenizer calls that is due; calibrated = the cost of a token, measured in short windows, times the tokens; bracket = share, by tokens, of the time that the front end took for a message; peek = between looks at the state", On: []string{"engine_request", "native_request", "native_thread", "native_stage"}},
+	{Name: "inferspan.derived", Type: "string[]", Unit: "none", Requirement: "conditional: some value is derived", Meaning: "names of the attributes whose value was worked out from something near and not seen as such; span.start and span.end stand for the times of the span, event.NAME for those of its events", On: []string{"entry", "engine_request", "engine_stage", "step", "native_request", "native_thread", "native_stage"}},
+	{Name: "inferspan.derived.methods", Type: "string[]", Unit: "none", Requirement: "conditional: a derived value could have been worked out in several ways", Meaning: "how, as \"attribute: method\". send = it ends when the core sent the message, receipt = when the front end received it: the engine stamps it when it gets to the message, a little later. receipt_to_step = from the receipt of the request in the core to the first step with it; receipt_to_dispatch = from that to the message that wakes the workers for it, dispatch = from that message: a little late, by the time that scheduling takes; steps = from the times of the steps; share_of_batch = share of a tokenizer call for several texts, by tokens; order = the one of several equal tokenizer calls that is due; calibrated = the cost of a token, measured in short windows, times the tokens; bracket = share, by tokens, of the time that the front end took for a message; peek = between looks at the state", On: []string{"engine_request", "native_request", "native_thread", "native_stage"}},
 	{Name: "inferspan.unavailable", Type: "string[]", Unit: "none", Requirement: "conditional: values are left out that probes gave before", Meaning: "names of the attributes with the reason, as \"attribute: reason\"", On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.steps.first", Type: "int", Unit: "1", Requirement: "conditional: step detail on, and all steps of the request were seen", Meaning: "number of the first scheduler step with the request", On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.steps.last", Type: "int", Unit: "1", Requirement: "conditional: as inferspan.steps.first", Meaning: "number of the last step with the request", On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.steps.count", Type: "int", Unit: "{step}", Requirement: "conditional: as inferspan.steps.first", Meaning: "steps with the request", On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.steps.prefill_tokens", Type: "int[]", Unit: "{token}", Requirement: "conditional: as inferspan.steps.first", Meaning: "prompt tokens computed in each of its prefill steps (chunks)", On: []string{"engine_request", "native_request"}},
+	{Name: "inferspan.steps.method", Type: "string", Unit: "none", Requirement: "conditional: as inferspan.steps.first, and some of the steps were not seen by the clock", Meaning: "how: dispatch = by the message that wakes the workers for a step and by its outputs, mixed = some so, some by the clock", Values: []string{"dispatch", "mixed"}, On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.step.number", Type: "int", Unit: "1", Requirement: "always", Meaning: "number of the step", On: []string{"step"}},
 	{Name: "inferspan.step.tokens", Type: "int", Unit: "{token}", Requirement: "conditional: known", Meaning: "tokens of the request that the step computed", On: []string{"step"}},
 	{Name: "inferspan.step.computed_tokens", Type: "int", Unit: "{token}", Requirement: "conditional: known", Meaning: "tokens of the request that were computed before, those from the prefix cache included", On: []string{"step"}},
+	{Name: "inferspan.step.method", Type: "string", Unit: "none", Requirement: "conditional: the step was not seen by the clock", Meaning: "how it was seen: dispatch. Then the span begins when the workers were told of the step, unless the engine says when it was scheduled", Values: []string{"dispatch"}, On: []string{"step"}},
 	{Name: "inferspan.partial", Type: "string[]", Unit: "none", Requirement: "conditional: the request was not seen whole", Meaning: "what was not seen", Values: []string{"arrival", "begin", "outputs", "stages", "end", "request", "response", "lost_records", "evicted"}, On: []string{"entry", "engine_request", "native_request", "native_thread"}},
 	{Name: "inferspan.finish_reason", Type: "string", Unit: "none", Requirement: "conditional: the engine gave one", Meaning: "the engine's own word for why the request finished", On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.request.internal_id", Type: "string", Unit: "none", Requirement: "always", Meaning: "id of the request inside the engine; children of one API request share gen_ai.request.id but not this", On: []string{"engine_request"}},
@@ -797,6 +805,7 @@ var Metrics = []Metric{
 	{ID: "own.dropped_outputs", Name: "inferspan_dropped_outputs", Instrument: "Counter", Unit: "{output}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"reason"}, Meaning: "outputs that belong to no request", Condition: "always", Own: true},
 	{ID: "own.dropped_events", Name: "inferspan_dropped_events", Instrument: "Counter", Unit: "{event}", Engine: "any", Version: "any", Group: "own", Dimensions: nil, Meaning: "span events beyond the event limit", Condition: "always", Own: true},
 	{ID: "own.step_duration", Name: "inferspan_step_duration_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "duration of a scheduler step, from the start of scheduling to its outputs", Condition: "always", Own: true},
+	{ID: "own.step_run", Name: "inferspan_step_run_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "time from the message that wakes the workers for a step to its outputs, of steps that are seen by that message", Condition: "always", Own: true},
 	{ID: "own.step_gap", Name: "inferspan_step_gap_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "time between a step and the next one while requests were there to be worked on; 0 if they overlap", Condition: "always", Own: true},
 	{ID: "own.step_tokens", Name: "inferspan_step_tokens", Instrument: "Histogram", Unit: "{token}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "kind"}, Meaning: "tokens computed in a step, by kind: prefill, decode, resumed (computed again after a preemption), unknown; steps without tokens of a kind are not counted for it", Condition: "always", Own: true},
 	{ID: "own.step_requests", Name: "inferspan_step_requests", Instrument: "Histogram", Unit: "{request}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "requests in a step (batch size)", Condition: "always", Own: true},
@@ -804,5 +813,6 @@ var Metrics = []Metric{
 	{ID: "own.kv_blocks_used", Name: "inferspan_kv_blocks_used", Instrument: "Gauge", Unit: "{block}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "KV cache blocks in use", Condition: "always", Own: true},
 	{ID: "own.kv_blocks", Name: "inferspan_kv_blocks", Instrument: "Gauge", Unit: "{block}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "KV cache blocks that can be used", Condition: "always", Own: true},
 	{ID: "own.value_source", Name: "inferspan_value_source", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "metric", "source"}, Meaning: "always 1: where a documented metric comes from that the engine does not report itself. peek = its memory, looked at once in a while, steps = worked out from its scheduler steps", Condition: "always", Own: true},
+	{ID: "own.detail_active", Name: "inferspan_detail_active", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"detail", "source", "reason"}, Meaning: "1 while the probes for a kind of detail are in place, else 0; source is which of several ways is used, reason why the probes are not in place or not the best ones", Condition: "always", Own: true},
 	{ID: "own.probe_changes", Name: "inferspan_probe_changes", Instrument: "Counter", Unit: "{change}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"detail", "state"}, Meaning: "times that the probes for a kind of detail were put in (active) or taken out or could not be put in (inactive)", Condition: "always", Own: true},
 }

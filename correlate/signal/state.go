@@ -98,7 +98,11 @@ type ProbeChange struct {
 	PID    uint32
 	Probe  string // name of the detail, like "steps"
 	Active bool
-	Reason string // why not active
+	Reason string // why not active, or not by the best source
+	// Source is which of several ways is used, if there are several, and Lacks what it
+	// does not tell.
+	Source string
+	Lacks  string
 }
 
 func (*EngineConfig) isSignal()  {}

@@ -9,6 +9,11 @@ type Step struct {
 	// Start is when the scheduler began, End when the outputs were made, in ns
 	// since the epoch; 0 if that was not seen.
 	Start, End int64
+	// Method is "dispatch" where the step was seen when the workers were told of it, at
+	// Dispatch (as Start), and not by the clock. Start is then seldom known, and the
+	// state of the core is as of Dispatch.
+	Method   string
+	Dispatch int64
 	// Gap is the time from the end of the step before to this one's start, in ns;
 	// negative if they overlap (asynchronous scheduling), unknown if steps between
 	// were not seen. Idle says that no request was there to be worked on meanwhile.
@@ -20,9 +25,9 @@ type Step struct {
 	Partial   bool     // there are requests that are not listed
 	Preempted []string // engine ids of the requests that had to leave the batch
 
-	Running, Waiting Int // before the step
+	Running, Waiting Int // before the step, or as of Dispatch
 	Blocks           Int // KV blocks that can be used
-	FreeBlocks       Int // before the step
+	FreeBlocks       Int // as Running
 	FreeAfter        Int // at its end
 }
 

@@ -17,7 +17,8 @@
 // Steps of engine cores, where they are asked for, are objects that begin with
 // the key "step" (its number, null if not known), then counted (true: the number
 // is our count, not the engine's), engine_index, start_unix_nano, end_unix_nano,
-// gap_nano (since the end of the step before, negative if they overlap), idle (no
+// of steps that were not seen by the clock method ("dispatch") and
+// dispatch_unix_nano (running, waiting and free_blocks are as of then), gap_nano (since the end of the step before, negative if they overlap), idle (no
 // request was there meanwhile), tokens, requests ([{id, request_id, tokens,
 // computed_tokens, kind}]; id is inferspan.request.internal_id), partial (there are
 // requests that are not listed), preempted (ids), running, waiting, blocks,
@@ -153,6 +154,11 @@ func (e *encoder) step(b []byte, s *trace.Step) []byte {
 	num(`,"engine_index":`, trace.Int{V: int64(s.EngineIndex), OK: true})
 	at(`,"start_unix_nano":`, s.Start)
 	at(`,"end_unix_nano":`, s.End)
+	if s.Method != "" {
+		b = append(b, `,"method":`...)
+		b = appendString(b, s.Method)
+		at(`,"dispatch_unix_nano":`, s.Dispatch)
+	}
 	num(`,"gap_nano":`, s.Gap)
 	b = append(b, `,"idle":`...)
 	b = strconv.AppendBool(b, s.Idle)

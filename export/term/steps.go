@@ -6,7 +6,7 @@ import (
 
 // stepStats sums up the steps of engine cores, where they are handed over.
 type stepStats struct {
-	duration, gap            dist // ns
+	duration, run, gap       dist // ns
 	requests                 dist
 	prefill, decode, resumed dist // tokens, of steps that have some
 	preempted, steps         int
@@ -16,6 +16,9 @@ func (s *stepStats) add(t *trace.Step) {
 	s.steps++
 	if t.Start != 0 && t.End >= t.Start {
 		s.duration.add(known(t.End - t.Start))
+	}
+	if t.Dispatch != 0 && t.End >= t.Dispatch {
+		s.run.add(known(t.End - t.Dispatch))
 	}
 	if t.Gap.OK && !t.Idle {
 		s.gap.add(known(max(t.Gap.V, 0)))
@@ -55,7 +58,14 @@ func (s *Summary) stepTables(p *page) {
 	if t.steps == 0 {
 		return
 	}
-	s.table(p, "SCHEDULER STEPS", []distRow{{"duration", &t.duration}, {"gap to the next step", &t.gap}}, opt.dur)
+	times := []distRow{{"duration", &t.duration}, {"gap to the next step", &t.gap}}
+	if t.run.n > 0 {
+		times = []distRow{{"dispatch to outputs", &t.run}}
+		if t.duration.n > 0 && t.gap.n > 0 {
+			times = append(times, distRow{"duration, where known", &t.duration}, distRow{"gap, where known", &t.gap})
+		}
+	}
+	s.table(p, "SCHEDULER STEPS", times, opt.dur)
 	rows := []distRow{{"requests in a step", &t.requests}, {"tokens: prefill", &t.prefill}, {"tokens: decode", &t.decode}}
 	if t.resumed.n > 0 {
 		rows = append(rows, distRow{"tokens: after preemption", &t.resumed})

@@ -46,16 +46,18 @@ type Tap uint16
 
 // Taps.
 const (
-	TapRequests Tap = 1 << iota // zmq_msg_recv in a core, or zmq_msg_send in a front end
-	TapOutputs                  // zmq_msg_send in a core
-	TapReceipts                 // zmq_msg_recv in a front end
-	TapHTTP                     // socket calls of an API server
-	TapSteps                    // captures of the scheduler in a core
-	TapPeeks                    // looks into the memory of a core
-	TapFront                    // captures in the interpreter of a front end
-	TapDispatch                 // zmq_msg_send in a DP controller
-	TapTexts                    // zmq_msg_send in a detokenizer
-	tapStats                    // events and statistics in the outputs
+	TapRequests   Tap = 1 << iota // zmq_msg_recv in a core, or zmq_msg_send in a front end
+	TapOutputs                    // zmq_msg_send in a core
+	TapReceipts                   // zmq_msg_recv in a front end
+	TapHTTP                       // socket calls of an API server
+	TapSteps                      // captures of the scheduler in a core
+	TapPeeks                      // looks into the memory of a core
+	TapFront                      // captures in the interpreter of a front end: when it gets to a message
+	TapTokenize                   // the same, of its tokenizer
+	TapDetokenize                 // and of its detokenizer
+	TapDispatch                   // zmq_msg_send in a DP controller
+	TapTexts                      // zmq_msg_send in a detokenizer
+	tapStats                      // events and statistics in the outputs
 )
 
 // ProbeState tells how attaching a tap to a process went.
@@ -136,12 +138,13 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 		}
 	}
 	const zmq = TapRequests | TapOutputs | TapReceipts
-	const all = zmq | TapHTTP | TapSteps | TapFront
+	const fronts = TapFront | TapTokenize | TapDetokenize
+	const all = zmq | TapHTTP | TapSteps | fronts
 	for _, it := range h.Items {
 		if it.State == host.Missing && it.Required {
 			t := Tap(all)
 			if it.Name == host.Uprobe {
-				t = zmq | TapSteps | TapFront
+				t = zmq | TapSteps | fronts
 			}
 			miss(t, "the host lacks %s: %s", it.Name, it.Detail)
 		}
@@ -196,14 +199,14 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 	switch {
 	case c.e.Generation == "V0":
 		miss(zmq|tapStats, "the messages of vLLM's V0 engine are not read")
-		miss(TapSteps|TapPeeks|TapFront, "the objects of vLLM's V0 engine are not read")
+		miss(TapSteps|TapPeeks|fronts, "the objects of vLLM's V0 engine are not read")
 	case count[RoleCore] == 0:
 		miss(TapRequests|TapOutputs|TapSteps|TapPeeks, "no engine core runs on this host")
 	case readable == 0:
 		miss(TapRequests|TapOutputs, "%s", unreadable)
 	}
 	if !front {
-		miss(TapFront, "%s", noFront)
+		miss(fronts, "%s", noFront)
 	}
 	if !receives {
 		miss(TapReceipts, "the front end receives without libzmq")
@@ -223,7 +226,7 @@ func (c *capabilities) look(h host.Report, probes []ProbeState) {
 	for _, p := range probes {
 		if p.Attached {
 			attached[p.Tap] = true
-		} else {
+		} else if tried[p.Tap] == "" {
 			tried[p.Tap] = fmt.Sprintf("attaching to process %d: %s", p.PID, p.Reason)
 		}
 	}
@@ -363,9 +366,9 @@ func (c *capabilities) attribute(s *semconv.Span, a *semconv.Attr) (CapabilitySt
 	}
 	switch a.Name {
 	case semconv.AttrGenAILatencyTimeInTokenize:
-		return c.with(TapRequests | TapFront)
+		return c.with(TapRequests | TapTokenize)
 	case semconv.AttrGenAILatencyTimeInDetokenize:
-		if why, ok := c.need(TapOutputs | TapFront); !ok {
+		if why, ok := c.need(TapOutputs | TapDetokenize); !ok {
 			return Unavailable, why
 		}
 		return Derived, "what a token costs on average, measured in short windows"

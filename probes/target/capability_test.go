@@ -111,7 +111,11 @@ func TestCapabilities(t *testing.T) {
 			{request, "gen_ai.latency.time_in_tokenize", Unavailable, "too new"}, {request, "gen_ai.latency.time_in_detokenize", Unavailable, "too new"},
 		}},
 		{name: "front end without probes", probes: []ProbeState{{PID: 1, Tap: TapFront, Reason: "hit too often"}}, want: []want{
-			{request, "gen_ai.latency.time_to_first_token", Derived, "hit too often"}, {request, "gen_ai.latency.time_in_tokenize", Unavailable, "hit too often"},
+			{request, "gen_ai.latency.time_to_first_token", Derived, "hit too often"}, {request, "gen_ai.latency.time_in_tokenize", Exact, ""},
+		}},
+		{name: "tokenizer without probes", probes: []ProbeState{{PID: 1, Tap: TapFront, Attached: true}, {PID: 1, Tap: TapTokenize, Reason: "hit too often"}, {PID: 1, Tap: TapDetokenize, Reason: "not found"}}, want: []want{
+			{request, "gen_ai.latency.time_to_first_token", Exact, ""}, {request, "gen_ai.latency.time_in_tokenize", Unavailable, "hit too often"},
+			{request, "gen_ai.latency.time_in_detokenize", Unavailable, "not found"},
 		}},
 		{name: "no core", change: func(e *Engine) { e.Processes = e.Processes[:1] }, want: []want{
 			{"", chat, Exact, ""}, {"", request, Unavailable, "no engine core"}, {"", "vllm_iter_count", Unavailable, "no engine core"},

@@ -34,18 +34,23 @@ func TestStepsTruth(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		steps int
+		by    string // source of the steps
 		env   []string
 		flags []string
 	}{
-		{name: "one at a time", steps: 5000, flags: small},
-		{name: "two at a time", steps: 2000, env: []string{"INFERSPAN_BATCHES=2"}, flags: small},
-		{name: "statistics off", steps: 2000, flags: append([]string{"--disable-log-stats"}, small...)},
+		{name: "one at a time", steps: 5000, by: "clock", flags: small},
+		{name: "two at a time", steps: 2000, by: "clock", env: []string{"INFERSPAN_BATCHES=2"}, flags: small},
+		{name: "statistics off", steps: 2000, by: "clock", flags: append([]string{"--disable-log-stats"}, small...)},
+		{name: "by dispatch", steps: 2000, by: "dispatch", flags: small},
+		{name: "by dispatch, two at a time", steps: 1000, by: "dispatch", env: []string{"INFERSPAN_BATCHES=2"}, flags: small},
+		{name: "by dispatch, statistics off", steps: 1000, by: "dispatch", flags: append([]string{"--disable-log-stats"}, small...)},
+		{name: "by dispatch, two at a time, statistics off", steps: 1000, by: "dispatch", env: []string{"INFERSPAN_BATCHES=2"}, flags: append([]string{"--disable-log-stats"}, small...)},
 	} {
-		t.Run(c.name, func(t *testing.T) { stepsTruth(t, c.steps, c.env, c.flags) })
+		t.Run(c.name, func(t *testing.T) { stepsTruth(t, c.steps, c.by, c.env, c.flags) })
 	}
 }
 
-func stepsTruth(t *testing.T, steps int, env, flags []string) {
+func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	dir := outDir(t)
 	log := filepath.Join(dir, "steps")
 	for _, old := range logs(t, log) {
@@ -58,7 +63,7 @@ func stepsTruth(t *testing.T, steps int, env, flags []string) {
 	e := startEngine(t, append(env, "PYTHONPATH="+hook, "INFERSPAN_STEP_LOG="+log), flags...)
 	file := filepath.Join(dir, "run.isr")
 	// Traps are dear in a virtual machine, and the steps of a tiny model short.
-	rec := exec.Command(binary, "record", "--pid", strconv.Itoa(e.pid), "-o", file, "--probe-work", "0", "--probe-wait", "0")
+	rec := exec.Command(binary, "record", "--pid", strconv.Itoa(e.pid), "-o", file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
 	rec.Stderr = os.Stderr
 	if err := rec.Start(); err != nil {
 		t.Fatal(err)
@@ -78,7 +83,7 @@ func stepsTruth(t *testing.T, steps int, env, flags []string) {
 	if err := rec.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	compareSteps(t, file, readTruth(t, log), steps)
+	compareSteps(t, file, readTruth(t, log), steps, by)
 }
 
 // mixedLoad sends prompts of many lengths, some with a common beginning, at once:
@@ -109,8 +114,12 @@ func mixedLoad(e *engine, seed uint64) {
 
 // stepTruth is a line of the scheduler's log.
 type stepTruth struct {
-	Step  int64
-	Begin struct{ Step, Running, Waiting, Deferred, Free int64 }
+	Step int64
+	// State of the scheduler before the step was put together, and after.
+	Begin, After struct{ Step, Running, Waiting, Deferred, Free int64 }
+	// Of another line: when the outputs of a step were made, s.
+	EndOf  int64 `json:"end_of"`
+	Stamps []float64
 
 	Tokens                            int64
 	Scheduled, Computed, Prompt       map[string]int64
@@ -133,7 +142,7 @@ func countLines(t *testing.T, log string) int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n += strings.Count(string(b), "\n")
+		n += strings.Count(string(b), `"begin"`)
 	}
 	return n
 }
@@ -154,14 +163,18 @@ func readTruth(t *testing.T, log string) map[int64]*stepTruth {
 			if err := json.Unmarshal(lines.Bytes(), s); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			out[s.Step] = s
+			if s.EndOf == 0 {
+				out[s.Step] = s
+			} else if len(s.Stamps) > 0 && out[s.EndOf] != nil {
+				out[s.EndOf].Stamps = s.Stamps
+			}
 		}
 	}
 	return out
 }
 
 // compareSteps compares the steps of a recording with the log.
-func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least int) {
+func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least int, by string) {
 	in, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +185,7 @@ func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least i
 		t.Fatal(err)
 	}
 	f := &faults{t: t}
-	var n, requests, chunks, preempted, noEnd, partial, last int64
+	var n, requests, chunks, preempted, noEnd, partial, last, ends, begins, stamped int64
 	check := func(s signal.Signal) {
 		g, ok := s.(*signal.Step)
 		if !ok {
@@ -188,8 +201,23 @@ func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least i
 			f.add("step %v is not in the log", g.Number)
 			return
 		}
-		if g.Detail == signal.StepNoEnd {
+		if g.Update == 0 {
 			noEnd++
+		}
+		if want := signal.StepByClock; by == "dispatch" || g.Method != want {
+			if want = signal.StepByDispatch; by != "dispatch" || g.Method != want {
+				f.add("step %d: seen by method %d, want that of %s", w.Step, g.Method, by)
+			}
+			if len(w.Stamps) > 0 {
+				stamped++
+			}
+			w.ended(g, f)
+		}
+		if g.Update != 0 {
+			ends++
+		}
+		if g.Schedule != 0 {
+			begins++
 		}
 		if g.Partial {
 			partial++
@@ -221,7 +249,10 @@ func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least i
 		}
 	}
 	f.end("steps")
-	t.Logf("%d steps with %d requests: %d chunks of prompts, %d preemptions, %d steps without outputs, %d not whole", n, requests, chunks, preempted, noEnd, partial)
+	t.Logf("%d steps with %d requests: %d chunks of prompts, %d preemptions, %d steps without outputs, %d not whole; of %d the beginning is known, of %d the end", n, requests, chunks, preempted, noEnd, partial, begins, ends)
+	if by == "dispatch" && ends*100 < stamped*95 {
+		t.Errorf("the end of %d steps is known, %d had outputs", ends, stamped)
+	}
 	if n < int64(least)*9/10 {
 		t.Errorf("%d steps were seen of %d", n, least)
 	}
@@ -235,13 +266,17 @@ func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least i
 
 // compare reports what differs and returns how many chunks of prompts the step had.
 func (w *stepTruth) compare(g *signal.Step, f *faults) (chunks int64) {
-	if g.Detail != signal.StepNoBeginning {
+	state := w.Begin
+	if g.Method == signal.StepByDispatch {
+		state = w.After
+	}
+	if g.Detail != signal.StepNoBeginning || g.Method == signal.StepByDispatch {
 		for _, x := range []struct {
 			name string
 			got  signal.Opt[int64]
 			want int64
-		}{{"running", g.Running, w.Begin.Running}, {"waiting", g.Waiting, w.Begin.Waiting}, {"deferred", g.Deferred, w.Begin.Deferred}, {"free blocks", g.FreeBlocks, w.Begin.Free}} {
-			if w.Begin.Step == w.Step && x.got != signal.Some(x.want) {
+		}{{"running", g.Running, state.Running}, {"waiting", g.Waiting, state.Waiting}, {"deferred", g.Deferred, state.Deferred}, {"free blocks", g.FreeBlocks, state.Free}} {
+			if state.Step == w.Step && x.got != signal.Some(x.want) {
 				f.add("step %d: %s %v, want %d", w.Step, x.name, x.got, x.want)
 			}
 		}
@@ -249,7 +284,8 @@ func (w *stepTruth) compare(g *signal.Step, f *faults) (chunks int64) {
 	if g.Partial {
 		return 0
 	}
-	if g.Tokens.V != w.Tokens && (g.Tokens.OK || g.Detail != signal.StepNoEnd) {
+	whole := g.Detail != signal.StepNoEnd || g.Method == signal.StepByDispatch
+	if g.Tokens.V != w.Tokens && (g.Tokens.OK || whole) {
 		f.add("step %d: %v tokens, want %d", w.Step, g.Tokens, w.Tokens)
 	}
 	if len(g.Requests) != len(w.Scheduled) {
@@ -265,7 +301,7 @@ func (w *stepTruth) compare(g *signal.Step, f *faults) (chunks int64) {
 		}
 		from, prompt := w.Computed[id], w.Prompt[id]
 		// The first chunk of a silent step may begin behind blocks of the prefix cache.
-		if unknown := g.Detail == signal.StepNoEnd && q.Tokens == -1; !unknown && (q.Tokens != tokens || q.Computed != signal.Some(from)) {
+		if unknown := !whole && q.Tokens == -1; !unknown && (q.Tokens != tokens || q.Computed != signal.Some(from)) {
 			f.add("step %d: request %s: %d tokens after %v, want %d after %d", w.Step, id, q.Tokens, q.Computed, tokens, from)
 		}
 		entry, phase := signal.StepRunning, signal.StepDecode
@@ -286,7 +322,7 @@ func (w *stepTruth) compare(g *signal.Step, f *faults) (chunks int64) {
 			f.add("step %d: request %s: entry %d, phase %d, want %d, %d", w.Step, id, q.Entry, q.Phase, entry, phase)
 		}
 	}
-	if g.Detail != signal.StepNoEnd {
+	if whole {
 		if got := texts(g.Preempted); !reflect.DeepEqual(got, w.Preempted) {
 			f.add("step %d: preempted %v, want %v", w.Step, got, w.Preempted)
 		}
@@ -295,6 +331,22 @@ func (w *stepTruth) compare(g *signal.Step, f *faults) (chunks int64) {
 		}
 	}
 	return chunks
+}
+
+// ended reports an end of a step seen by its dispatch that is not the stamp of its outputs.
+func (w *stepTruth) ended(g *signal.Step, f *faults) {
+	if g.Dispatch == 0 {
+		f.add("step %d: no dispatch", w.Step)
+	}
+	if g.Update == 0 {
+		return
+	}
+	for _, s := range w.Stamps {
+		if d := float64(g.Update) - s*1e9; d > -1000 && d < 1000 {
+			return
+		}
+	}
+	f.add("step %d: ends at %d, the stamps of its outputs are %v", w.Step, g.Update, w.Stamps)
 }
 
 func texts(ids [][]byte) []string {

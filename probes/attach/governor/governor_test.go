@@ -187,3 +187,52 @@ func TestHitsError(t *testing.T) {
 		t.Errorf("error %v, want the prober's", err)
 	}
 }
+
+// Hits at returns cost what a second trap does, those beside another probe no trap.
+func TestCosts(t *testing.T) {
+	costs := Costs{Emulated: time.Microsecond, Stepped: 10 * time.Microsecond, Run: time.Microsecond}
+	for _, c := range []struct {
+		name    string
+		probe   Probe
+		returns uint64 // of 100 hits
+		want    time.Duration
+	}{
+		{"entries", Probe{}, 0, 2 * time.Microsecond},
+		{"stepped entries", Probe{Stepped: true}, 0, 11 * time.Microsecond},
+		{"entries and returns", Probe{}, 50, 6500 * time.Nanosecond},
+		{"stepped entries and returns", Probe{Stepped: true}, 50, 11 * time.Microsecond},
+		{"no trap of its own", Probe{Shared: true}, 0, time.Microsecond},
+	} {
+		f, at := newFake(), second
+		c.probe.Number = 9
+		g := New(f, DefaultBudget, costs, waits, c.probe)
+		if _, _, err := g.Tick(at); err != nil {
+			t.Fatal(err)
+		}
+		f.returns = c.returns
+		if _, w := run(t, g, f, &at, 1, 1, 100); len(w) != 1 || w[0].Cost != c.want {
+			t.Errorf("%s: %+v, want %v for a hit", c.name, w, c.want)
+		}
+	}
+}
+
+// A probe that others put in and out is not tried again by the governor, and its
+// counts begin anew.
+func TestTold(t *testing.T) {
+	f, at := newFake(), second
+	f.attached[0] = false
+	g := New(f, DefaultBudget, Costs{Emulated: 2 * time.Microsecond}, waits, Probe{Number: 9, Detail: "steps", Out: true})
+	if changes, w := run(t, g, f, &at, 100, 1, 6000); len(changes) > 0 || len(w) > 0 {
+		t.Fatalf("a probe that is out: changes %v, windows %v", changes, w)
+	}
+	_ = f.Reattach(0)
+	g.Told(0, true)
+	changes, _ := run(t, g, f, &at, 4, 1, 6000)
+	if len(changes) != 1 || changes[0].Attached {
+		t.Fatalf("changes %v, want it taken out", changes)
+	}
+	g.Told(0, false)
+	if changes, _ := run(t, g, f, &at, 2000, 1, 0); len(changes) > 0 {
+		t.Errorf("changes %v of a probe that others keep out", changes)
+	}
+}

@@ -1,5 +1,7 @@
 package vllm
 
+import "inferspan/correlate/signal"
+
 // TableStructs gives the field lists that the table has for a version.
 func TableStructs(version string) (map[string][]string, error) {
 	t, err := loadTable()
@@ -17,4 +19,9 @@ func (d *Decoder) Arrivals() int {
 		n += len(c.arrivals.of)
 	}
 	return n
+}
+
+// EndDispatched looks for the step whose outputs m has.
+func (d *Decoder) EndDispatched(pid uint32, m *signal.StepOutput, sock uint64, emit func(signal.Signal)) {
+	d.endDispatched(d.core(pid, 0), m, sock, emit)
 }

@@ -47,7 +47,7 @@ func (p *Peeker) Probes() []engine.Probe {
 	probes := []engine.Probe{p.clockProbe(module)}
 	if d, ok := p.dispatchProbe(); ok {
 		// Where workers are told of steps, the core waits for them in a loop that reads the clock.
-		probes = append(probes, d)
+		probes = slices.Insert(probes, 0, d)
 	}
 	if p.inside() {
 		probes = append(probes, p.arrivalProbes()...)

@@ -14,6 +14,7 @@ import sys
 LOG = os.environ.get("INFERSPAN_STEP_LOG")
 BATCHES = int(os.environ.get("INFERSPAN_BATCHES", "0"))
 MODULE = "vllm.v1.core.sched.scheduler"
+CORE = "vllm.v1.engine.core"
 
 
 def patch(scheduler):
@@ -22,6 +23,8 @@ def patch(scheduler):
     after = scheduler._update_after_schedule
     counts = scheduler.get_request_counts
     begin = {}
+
+    outputs = {}  # step by SchedulerOutput, until its end
 
     def get_request_counts(self):
         running, waiting = counts(self)
@@ -41,9 +44,19 @@ def patch(scheduler):
         cached = output.scheduled_cached_reqs
         computed = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
         computed.update(zip(cached.req_ids, cached.num_computed_tokens))
+        outputs[id(output)] = self.current_step
+        running, waiting = counts(self)
+        off = len(self.deferred_waiting)
         line = {
             "step": self.current_step,
             "begin": begin,
+            "after": {
+                "step": self.current_step,
+                "running": running,
+                "waiting": waiting - off,
+                "deferred": off,
+                "free": self.kv_cache_manager.block_pool.get_num_free_blocks(),
+            },
             "tokens": output.total_num_scheduled_tokens,
             "scheduled": output.num_scheduled_tokens,
             "computed": computed,
@@ -57,7 +70,14 @@ def patch(scheduler):
         out.flush()
         return after(self, output)
 
+    def ended(made, output):
+        """The outputs of a step were made: when, by their own stamps."""
+        line = {"end_of": outputs.pop(id(output)), "stamps": [o.timestamp for o in made.values()]}
+        out.write(json.dumps(line) + "\n")
+        out.flush()
+
     scheduler.get_request_counts = get_request_counts
+    scheduler.inferspan_ended = staticmethod(ended)
     scheduler._update_after_schedule = update_after_schedule
     if BATCHES:
         from vllm.config import VllmConfig
@@ -65,19 +85,35 @@ def patch(scheduler):
         VllmConfig.max_concurrent_batches = property(lambda self: BATCHES)
 
 
+def patch_core(core):
+    """Both kinds of step call this with the outputs, just after the scheduler made them."""
+    attach = core._attach_iteration_details
+
+    def attach_iteration_details(self, made, details):
+        self.scheduler.inferspan_ended(made, sys._getframe(1).f_locals["scheduler_output"])
+        return attach(self, made, details)
+
+    core._attach_iteration_details = attach_iteration_details
+
+
 class Finder(importlib.abc.MetaPathFinder):
-    """Patches the scheduler when its module is loaded."""
+    """Patches the scheduler and the core when their modules are loaded."""
 
     def find_spec(self, name, path, target=None):
-        if name != MODULE:
+        if name not in (MODULE, CORE):
             return None
+        # Not for the lookup that follows.
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
+        sys.meta_path.insert(0, self)
         load = spec.loader.exec_module
 
         def exec_module(module):
             load(module)
-            patch(module.Scheduler)
+            if name == MODULE:
+                patch(module.Scheduler)
+            else:
+                patch_core(module.EngineCore)
 
         spec.loader.exec_module = exec_module
         return spec
