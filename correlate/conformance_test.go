@@ -34,7 +34,13 @@ func layerOf(s *trace.Span) *semconv.Span {
 		}
 	}
 	op, _, _ := strings.Cut(s.Name, " ")
-	return semconv.SpanByID("vllm.entry." + op)
+	kind := kindVLLM
+	for _, a := range s.Resource.Attrs {
+		if a.Key == "service.name" && a.Value == kindSGLang { // as scripts have it
+			kind = kindSGLang
+		}
+	}
+	return semconv.SpanByID(kind + ".entry." + op)
 }
 
 var regexes = map[string]*regexp.Regexp{}

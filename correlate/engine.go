@@ -30,9 +30,10 @@ type engine struct {
 	byResp    map[string][]*request  // live requests by response id
 	usage     []usageCounter
 
-	logStats    signal.Opt[bool] // the engine sends events and statistics
-	lora        signal.Opt[bool] // requests may ask for adapters
-	bare        int              // messages with outputs and without statistics, while none had any
+	interval    signal.Opt[int64] // tokens of a streamed request in one output
+	logStats    signal.Opt[bool]  // the engine sends events and statistics
+	lora        signal.Opt[bool]  // requests may ask for adapters
+	bare        int               // messages with outputs and without statistics, while none had any
 	details     []detail
 	tokenizings []tokenizing // calls of the tokenizer, in order
 	untokenized []*request   // those that have not looked for theirs, in order
@@ -123,7 +124,7 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 	if e.kind != s.Kind {
 		e.rules = rulesOf(s.Kind)
 	}
-	e.kind, e.model, e.pdRole = s.Kind, s.Model, s.PDRole
+	e.kind, e.model, e.pdRole, e.interval = s.Kind, s.Model, s.PDRole, s.StreamInterval
 	e.base = cloneKV(s.Resource)
 	e.res = resource(e.res, e.base, nil)
 	procs := make([]process, 0, len(s.Process))

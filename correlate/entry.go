@@ -105,12 +105,7 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 		}
 	}
 	putOpt(&a, semconv.AttrGenAIRequestIsStream, stream)
-	putOpt(&a, semconv.AttrGenAIUserID, b.User)
-	if stream.OK && stream.V {
-		a.text(semconv.AttrSessionID, x.resp)
-	}
-	a.text(semconv.AttrGenAIResponseID, x.resp)
-	putOpt(&a, semconv.AttrGenAIResponseModel, x.model)
+	x.eng.rules.entryIDs(&a, x, stream)
 	finish := x.finish
 	if len(finish) < max(len(views), 1) {
 		// Of a long stream the reasons of some choices may not have been seen.
@@ -126,6 +121,7 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 	if in.OK && (out.OK || x.op.pooling) {
 		a.put(semconv.AttrGenAIUsageTotalTokens, in.V+out.V)
 	}
+	x.eng.rules.entryRest(c, &a, x, views, stream, &derived)
 	if c.opt.Content.span() {
 		a.text(semconv.AttrGenAIInputMessages, b.Messages)
 		a.text(semconv.AttrGenAIOutputMessages, x.content)

@@ -3,7 +3,6 @@ package correlate
 import (
 	"slices"
 
-	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 )
@@ -15,51 +14,7 @@ type operation struct {
 	span     string // id of the span
 	pooling  bool   // no tokens are generated
 	idPrefix string // the response id is this and the x-request-id, if the client sent one
-}
-
-// The documented operations. Score and rerank paths are one operation;
-// classification and pooling have none of their own and are embeddings, the
-// nearest: they too give one vector per input.
-var (
-	opChat       = operation{"chat", "LLM", semconv.SpanVLLMEntryChat, false, "chatcmpl-"}
-	opResponses  = operation{"chat", "LLM", semconv.SpanVLLMEntryChat, false, "resp_"}
-	opCompletion = operation{"text_completion", "LLM", semconv.SpanVLLMEntryTextCompletion, false, "cmpl-"}
-	opEmbeddings = operation{"embeddings", "EMBEDDING", semconv.SpanVLLMEntryEmbeddings, true, "embd-"}
-	opClassify   = operation{"embeddings", "EMBEDDING", semconv.SpanVLLMEntryEmbeddings, true, "classify-"}
-	opPooling    = operation{"embeddings", "EMBEDDING", semconv.SpanVLLMEntryEmbeddings, true, "pooling-"}
-	opScore      = operation{"rerank", "RERANKER", semconv.SpanVLLMEntryRerank, true, "score-"}
-)
-
-// operations by path. Paths that are not here (health, metrics, models,
-// tokenizer) give no span.
-var operations = map[string]*operation{
-	"/v1/chat/completions":       &opChat,
-	"/v1/chat/completions/batch": &opChat,
-	"/v1/messages":               &opChat,
-	"/cohere/v2/chat":            &opChat,
-	"/v1/responses":              &opResponses,
-	"/v1/completions":            &opCompletion,
-	"/generate":                  &opCompletion,
-	"/v1/embeddings":             &opEmbeddings,
-	"/v2/embed":                  &opEmbeddings,
-	"/classify":                  &opClassify,
-	"/v1/classify":               &opClassify,
-	"/pooling":                   &opPooling,
-	"/v1/pooling":                &opPooling,
-	"/score":                     &opScore,
-	"/v1/score":                  &opScore,
-	"/rerank":                    &opScore,
-	"/v1/rerank":                 &opScore,
-	"/v2/rerank":                 &opScore,
-}
-
-// Operation returns the gen_ai.operation.name of an HTTP request, "" if it
-// gives no entry span.
-func Operation(method, path string) string {
-	if op := operations[path]; op != nil && method == "POST" {
-		return op.name
-	}
-	return ""
+	ownID    bool   // no: it is the engine's own
 }
 
 // exchange is an HTTP request that gives an entry span.
@@ -87,6 +42,9 @@ type exchange struct {
 	model         signal.Opt[string]
 	finish        []string
 	input, output signal.Opt[int64]
+	cached        signal.Opt[int64]
+	toolCalls     signal.Opt[int64]
+	calls         []signal.ToolCall
 	errType       string
 	errMessage    string
 	content       string
@@ -101,11 +59,11 @@ type exchange struct {
 }
 
 func (c *Correlator) exchangeBegin(s *signal.ExchangeBegin) {
-	op := operations[s.Path]
+	e := c.engine(s.Exchange.Engine)
+	op := e.rules.operation(s.Path)
 	if op == nil || s.Method != "POST" {
 		return
 	}
-	e := c.engine(s.Exchange.Engine)
 	e.seen.Exchanges = true
 	if old := e.exchanges[s.Exchange]; old != nil {
 		if old.ended {
@@ -135,7 +93,7 @@ func (c *Correlator) exchangeBegin(s *signal.ExchangeBegin) {
 	}
 	c.exs.push(x)
 	e.exchanges[s.Exchange] = x
-	if s.RequestID != "" {
+	if s.RequestID != "" && !op.ownID {
 		x.announced = op.idPrefix + s.RequestID
 		e.byID[x.announced] = append(e.byID[x.announced], x)
 		c.claimKnown(x, x.announced)
@@ -163,6 +121,7 @@ func (c *Correlator) exchangeEnd(s *signal.ExchangeEnd) {
 		x.status = s.Status
 	}
 	x.streamed, x.model, x.input, x.output = s.Streamed, s.Model, s.InputTokens, s.OutputTokens
+	x.cached, x.toolCalls, x.calls = s.CachedTokens, s.ToolCalls, slices.Clone(s.Calls)
 	x.finish = slices.Clone(s.FinishReasons)
 	x.errType, x.errMessage, x.gap = s.ErrorType, s.ErrorMessage, s.Gap
 	if c.opt.Content.span() || c.opt.Content.event() {

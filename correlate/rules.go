@@ -30,6 +30,12 @@ type rules interface {
 	// engine as a whole.
 	corePoints(f families, e *engine, co *core)
 	enginePoints(f families, e *engine)
+	// operation is what a POST to a path asks for, nil if that gives no entry span.
+	operation(path string) *operation
+	// entryIDs adds to an entry span its ids and the model of the response, entryRest
+	// what follows the usage. stream says whether the response was streamed.
+	entryIDs(a *attrs, x *exchange, stream signal.Opt[bool])
+	entryRest(c *Correlator, a *attrs, x *exchange, views []view, stream signal.Opt[bool], derived *marks)
 	// usageMetric is the id of the metric of the tokens of API requests.
 	usageMetric() string
 }

@@ -61,7 +61,9 @@ type Engine struct {
 	Model    string // served model name: gen_ai.request.model_name
 	PDRole   string // "producer", "consumer", "none"; "" if not known
 	Resource []KV   // of the whole engine
-	Process  []Process
+	// StreamInterval is how many tokens of a streamed request go into one output.
+	StreamInterval Opt[int64]
+	Process        []Process
 }
 
 // Process is one process of an engine, with the resource attributes that differ from the engine's.
@@ -279,6 +281,14 @@ type RequestBody struct {
 	Messages    string // content as JSON text of the GenAI conventions; "" unless content is wanted
 }
 
+// ToolCall is a call of a tool that a response asks for.
+type ToolCall struct {
+	Choice    int64
+	Index     int64
+	Name      string // "" if not seen
+	Arguments string // JSON text; "" unless content is wanted and all of the response was seen
+}
+
 // ExchangeFirst: the response began.
 type ExchangeFirst struct {
 	At         Mono
@@ -316,10 +326,11 @@ type ExchangeEnd struct {
 	OutputTokens  Opt[int64]
 	CachedTokens  Opt[int64]
 	ToolCalls     Opt[int64]
-	ErrorType     string // from an error body
-	ErrorMessage  string // from an error body; "" unless content is wanted, since it may quote the input
-	Content       string // output as JSON text of the GenAI conventions; "" unless content is wanted
-	Gap           bool   // bytes of the response were not seen
+	Calls         []ToolCall // those of a chat that were seen, by choice and number; all if ToolCalls is known
+	ErrorType     string     // from an error body
+	ErrorMessage  string     // from an error body; "" unless content is wanted, since it may quote the input
+	Content       string     // output as JSON text of the GenAI conventions; "" unless content is wanted
+	Gap           bool       // bytes of the response were not seen
 }
 
 // ProcessExit: a watched process ended.

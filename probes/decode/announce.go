@@ -14,6 +14,9 @@ import (
 // the process does not say it.
 func announce(e *target.Engine) *signal.Engine {
 	s := &signal.Engine{ID: e.ID, Kind: e.Kind, Version: e.Version, Model: reportedModel(e), PDRole: e.PDRole}
+	if n, ok := e.Setting("stream_interval"); ok {
+		s.StreamInterval = signal.Some(n)
+	}
 	s.Resource = kvs(
 		"inferspan.engine.kind", e.Kind,
 		"inferspan.engine.version", e.Version,

@@ -87,16 +87,15 @@ func New(opt Options) *Decoder {
 // Engine announces an engine, or new facts about one. An error says that its
 // messages cannot be read; its exchanges are decoded all the same.
 func (d *Decoder) Engine(e *target.Engine, emit func(signal.Signal)) error {
-	make, ok := engines[e.Kind]
-	if !ok {
-		return fmt.Errorf("decoding messages of %s: no decoder for this engine", e.Kind)
-	}
 	emit(announce(e))
 	st := &engine{id: e.ID}
 	d.all = append(d.all, st)
-	msg, err := make(e, d.opt)
-	if err == nil {
-		st.msg = msg
+	err := fmt.Errorf("decoding messages of %s: no decoder for this engine", e.Kind)
+	if make, ok := engines[e.Kind]; ok {
+		var msg messages
+		if msg, err = make(e, d.opt); err == nil {
+			st.msg = msg
+		}
 	}
 	for i := range e.Processes {
 		d.engine[uint32(e.Processes[i].PID)] = st

@@ -53,6 +53,8 @@ const (
 	nodeToolCalls
 	nodeToolCall
 	nodeToolCallIndex
+	nodeCallFunction
+	nodeCallName
 	nodeUsage
 	nodeInputTokens
 	nodeOutputTokens
@@ -258,7 +260,7 @@ var grammar = [numNodes]rule{
 	nodeChoices:    {array: true, elem: nodeChoice},
 	nodeChoice: {members: []member{
 		{"delta", nodeChoiceMessage}, {"finish_reason", nodeFinishReason}, {"index", nodeChoiceIndex}, {"logprobs", nodeNone},
-		{"message", nodeChoiceMessage}, {"prompt_logprobs", nodeNone}, {"prompt_token_ids", nodeNone}, {"routed_experts", nodeNone},
+		{"matched_stop", nodeNone}, {"message", nodeChoiceMessage}, {"prompt_logprobs", nodeNone}, {"prompt_token_ids", nodeNone}, {"routed_experts", nodeNone},
 		{"stop_reason", nodeNone}, {"text", nodeNone}, {"token_ids", nodeNone},
 	}},
 	nodeChoiceIndex:  {keep: keepNumber},
@@ -268,13 +270,15 @@ var grammar = [numNodes]rule{
 		{"reasoning_content", nodeNone}, {"refusal", nodeNone}, {"role", nodeWord}, {"tool_calls", nodeToolCalls},
 	}},
 	nodeToolCalls:     {array: true, elem: nodeToolCall},
-	nodeToolCall:      {members: []member{{"function", nodeNone}, {"id", nodeWord}, {"index", nodeToolCallIndex}, {"type", nodeWord}}},
+	nodeToolCall:      {members: []member{{"function", nodeCallFunction}, {"id", nodeWord}, {"index", nodeToolCallIndex}, {"type", nodeWord}}},
 	nodeToolCallIndex: {keep: keepNumber},
+	nodeCallFunction:  {members: []member{{"arguments", nodeNone}, {"name", nodeCallName}}},
+	nodeCallName:      {},
 	nodeUsage: {members: []member{
 		{"cache_creation_input_tokens", nodeNumber}, {"cache_read_input_tokens", nodeCachedTokens}, {"completion_tokens", nodeOutputTokens},
 		{"completion_tokens_details", nodeNone}, {"input_tokens", nodeInputTokens}, {"input_tokens_details", nodeUsageDetails},
 		{"output_tokens", nodeOutputTokens}, {"output_tokens_details", nodeNone}, {"prompt_tokens", nodeInputTokens},
-		{"prompt_tokens_details", nodeUsageDetails}, {"total_tokens", nodeNumber},
+		{"prompt_tokens_details", nodeUsageDetails}, {"reasoning_tokens", nodeNumber}, {"total_tokens", nodeNumber},
 	}},
 	nodeUsageDetails:     {members: []member{{"cache_write_tokens", nodeNumber}, {"cached_tokens", nodeCachedTokens}}},
 	nodeInputTokens:      {keep: keepNumber},

@@ -283,6 +283,18 @@ func (o *output) encode(a api) string {
 	return encodeMessages(out)
 }
 
+// arguments gives those of a call of a stream, "" if there are none.
+func (o *output) arguments(choice, index int64) string {
+	if c := o.find(choice); c != nil {
+		for i := range c.calls {
+			if c.calls[i].index == index {
+				return string(c.calls[i].arguments)
+			}
+		}
+	}
+	return ""
+}
+
 func (o *output) find(index int64) *choiceOutput {
 	for i := range o.choices {
 		if o.choices[i].index == index {

@@ -379,30 +379,41 @@ func (p *Parser) end(_ *conn, x *exchange, o signal.Outcome, at uint64) {
 	*e = signal.ExchangeEnd{
 		At: signal.Mono(at), Exchange: q.id, First: signal.Mono(x.first), Outcome: o, Status: x.status,
 		Streamed: q.kind == respEvents, Chunks: x.chunks, Bytes: x.bytes, Gap: x.gap,
-		FinishReasons: e.FinishReasons[:0],
+		FinishReasons: e.FinishReasons[:0], Calls: e.Calls[:0],
 	}
 	if q.kind != respOther {
 		r := &q.resp
 		e.ResponseID, e.Model = r.id, r.model
 		e.InputTokens, e.OutputTokens, e.CachedTokens = r.input, r.output, r.cached
 		e.ToolCalls = r.toolCalls(all && r.errType == "")
+		whole := all && !q.respText.off && r.errType == ""
+		for _, c := range r.calls {
+			call := signal.ToolCall{Choice: c.choice, Index: c.index, Name: c.name}
+			if p.opts.Content && whole {
+				call.Arguments = q.out.arguments(c.choice, c.index)
+			}
+			e.Calls = append(e.Calls, call)
+		}
 		e.ErrorType = r.errType
 		for _, f := range r.finish {
 			e.FinishReasons = append(e.FinishReasons, f.reason)
 		}
 		if p.opts.Content {
 			e.ErrorMessage = r.errMessage
-			if all && !q.respText.off && r.errType == "" {
+			if whole {
 				e.Content = q.content()
 			}
 		}
 	}
-	reasons := e.FinishReasons
+	reasons, calls := e.FinishReasons, e.Calls
 	if len(reasons) == 0 {
 		e.FinishReasons = nil
 	}
+	if len(calls) == 0 {
+		e.Calls = nil
+	}
 	p.emit(e)
-	e.FinishReasons = reasons
+	e.FinishReasons, e.Calls = reasons, calls
 	x.parsed = nil
 	p.release(q)
 }

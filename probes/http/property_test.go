@@ -433,6 +433,15 @@ func TestRedactorHeads(t *testing.T) {
 	}
 }
 
+// blankCalls takes out the names of tools, which redaction blanks.
+func blankCalls(s signal.Signal) {
+	if e, ok := s.(*signal.ExchangeEnd); ok {
+		for i := range e.Calls {
+			e.Calls[i].Name = "x"
+		}
+	}
+}
+
 // Without gaps a redacted recording says the same, but for the contents.
 func TestRedactorKeepsSignals(t *testing.T) {
 	same := func(t *testing.T, name string, records []event.Record) {
@@ -448,6 +457,8 @@ func TestRedactorKeepsSignals(t *testing.T) {
 					b.Body.User.V = "user"
 				}
 			}
+			blankCalls(got[i])
+			blankCalls(want[i])
 			if show(got[i]) != show(want[i]) {
 				t.Fatalf("%s: got\n%s\nwant\n%s", name, show(got[i]), show(want[i]))
 			}

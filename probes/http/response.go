@@ -37,7 +37,10 @@ type finish struct {
 	reason string
 }
 
-type call struct{ choice, index int64 }
+type call struct {
+	choice, index int64
+	name          string
+}
 
 // doc is what the document being read says.
 type doc struct {
@@ -55,6 +58,7 @@ type doc struct {
 	choice        finish
 	choiceCalls   int // calls that belong to the choice being read
 	callIndex     signal.Opt[int64]
+	callName      string
 	finish        []finish
 	calls         []call
 	input, output signal.Opt[int64]
@@ -90,7 +94,7 @@ func (r *responseFields) open(n node, array bool) {
 		d.choice = finish{choice: d.choices - 1}
 		d.choiceCalls = len(d.calls)
 	case nodeToolCall:
-		d.callIndex = signal.Opt[int64]{}
+		d.callIndex, d.callName = signal.Opt[int64]{}, ""
 	case nodeUsage:
 		d.input, d.output, d.cached = signal.Opt[int64]{}, signal.Opt[int64]{}, signal.Opt[int64]{}
 	case nodeOutput, nodeBlocks:
@@ -112,7 +116,7 @@ func (r *responseFields) close(n node) {
 		}
 	case nodeToolCall:
 		if len(d.calls) < maxCalls {
-			c := call{index: int64(len(d.calls) - d.choiceCalls)}
+			c := call{index: int64(len(d.calls) - d.choiceCalls), name: d.callName}
 			if d.callIndex.OK {
 				c.index = d.callIndex.V
 			}
@@ -135,6 +139,8 @@ func (r *responseFields) str(n node, piece []byte, end bool) {
 	switch n {
 	case nodeID:
 		d.id = same(text, r.id)
+	case nodeCallName:
+		d.callName = string(text)
 	case nodeModel:
 		d.model = signal.Opt[string]{V: same(text, r.model.V), OK: ok}
 	case nodeType:
@@ -268,8 +274,11 @@ func (r *responseFields) addFinish(f finish) {
 }
 
 func (r *responseFields) addCall(c call) {
-	for _, o := range r.calls {
-		if o == c {
+	for i, o := range r.calls {
+		if o.choice == c.choice && o.index == c.index {
+			if o.name == "" {
+				r.calls[i].name = c.name
+			}
 			return
 		}
 	}

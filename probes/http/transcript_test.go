@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,7 +131,8 @@ func clone(s signal.Signal) signal.Signal {
 		return &c
 	case *signal.ExchangeEnd:
 		c := *s
-		c.FinishReasons = append([]string(nil), s.FinishReasons...)
+		c.FinishReasons = slices.Clone(s.FinishReasons)
+		c.Calls = slices.Clone(s.Calls)
 		return &c
 	}
 	panic(fmt.Sprintf("unexpected signal %T", s))
@@ -171,6 +173,8 @@ func fields(v reflect.Value) string {
 			}
 		case f.Kind() == reflect.Struct:
 			fmt.Fprintf(&b, " %s{%s}", name, strings.TrimSpace(fields(f)))
+		case name == "Calls":
+			fmt.Fprintf(&b, " %s=%+v", name, f.Interface())
 		case f.Kind() == reflect.Slice:
 			fmt.Fprintf(&b, " %s=%q", name, f.Interface())
 		case f.Kind() == reflect.String:
@@ -200,6 +204,9 @@ func showContents(s []signal.Signal) string {
 			fmt.Fprintf(&b, "#%d input %s\n", x.Exchange.Seq, x.Body.Messages)
 		case *signal.ExchangeEnd:
 			fmt.Fprintf(&b, "#%d output %s %s\n", x.Exchange.Seq, x.Content, x.ErrorMessage)
+			for _, c := range x.Calls {
+				fmt.Fprintf(&b, "#%d call %d of %d: %s(%s)\n", x.Exchange.Seq, c.Index, c.Choice, c.Name, c.Arguments)
+			}
 		}
 	}
 	return b.String()

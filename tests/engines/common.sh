@@ -133,10 +133,26 @@ running() {
 	[ -n "$state" ] && [ "$state" != Z ]
 }
 
+# family PID: descendants of the process, and what else is in its session: children that
+# lost their parent. Each as PID:STARTTIME.
+family() {
+	local f line fields p
+	for p in $(
+		descendants "$1"
+		for f in /proc/[0-9]*/stat; do
+			line=$(cat "$f" 2>/dev/null) || continue
+			fields=(${line##*) })
+			[ "${fields[3]:-}" != "$1" ] || echo "${f//[!0-9]/}"
+		done
+	); do
+		echo "$p:$(starttime "$p")"
+	done
+}
+
 # stop PID: ends the process, one that start started, and its children, and returns
 # when they are gone.
 stop() {
-	local pid=$1 p tree=() alive i
+	local pid=$1 p tree alive i
 	running "$pid" || return 0
 	# One that was killed has no command line while it goes.
 	for ((i = 0; i < 150; i++)); do
@@ -146,17 +162,19 @@ stop() {
 	done
 	# The command line of the server names the model; anything else is not ours to end.
 	tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF "$MODEL" || die "process $pid is not the engine that this script starts"
-	for p in $(descendants "$pid"); do tree+=("$p:$(starttime "$p")"); done
+	tree=$(family "$pid")
 	kill "$pid" 2>/dev/null || true
 	for ((i = 0; i < 150; i++)); do
+		# It may have started more before it got the signal.
+		if [ $((i % 10)) -eq 9 ]; then tree=$(printf '%s\n' $tree $(family "$pid") | sort -u); fi
 		alive=
-		for p in "${tree[@]}"; do
+		for p in $tree; do
 			[ "$(starttime "${p%%:*}")" = "${p#*:}" ] && running "${p%%:*}" || continue
 			alive+=" ${p%%:*}"
 		done
 		[ -n "$alive" ] || return 0
 		# Children that outlive a clean shutdown by 20 s are ended hard.
-		if [ $i -eq 100 ]; then kill -KILL $alive 2>/dev/null || true; fi
+		if [ $i -ge 100 ] && [ $((i % 10)) -eq 0 ]; then kill -KILL $alive 2>/dev/null || true; fi
 		sleep 0.2
 	done
 	die "processes$alive did not end"

@@ -1,0 +1,92 @@
+package correlate
+
+import (
+	"fmt"
+	"slices"
+
+	"inferspan/correlate/semconv"
+	"inferspan/correlate/signal"
+)
+
+// The documented operations. SGLang's native API, embeddings, scores and rerank have
+// none: their request is the root.
+var (
+	sglChat       = operation{"chat", "LLM", semconv.SpanSGLangEntryChat, false, "", true}
+	sglCompletion = operation{"text_completion", "LLM", semconv.SpanSGLangEntryTextCompletion, false, "", true}
+)
+
+var sglangOperations = map[string]*operation{
+	"/v1/chat/completions": &sglChat,
+	"/v1/messages":         &sglChat,
+	"/v1/responses":        &sglChat,
+	"/v1/completions":      &sglCompletion,
+}
+
+func (*sglangRules) operation(path string) *operation { return sglangOperations[path] }
+
+// entryIDs adds what the response is called. The id is that of the request in the engine.
+func (*sglangRules) entryIDs(a *attrs, x *exchange, stream signal.Opt[bool]) {
+	streams := stream.OK && stream.V
+	if streams && x.op == &sglChat {
+		a.text(semconv.AttrGenAIRequestID, x.resp)
+	}
+	a.text(semconv.AttrGenAIResponseID, x.resp)
+	if stream.OK && !streams {
+		putOpt(a, semconv.AttrGenAIResponseModel, x.model)
+	}
+}
+
+// entryRest adds what only SGLang's entry spans have.
+func (*sglangRules) entryRest(c *Correlator, a *attrs, x *exchange, views []view, stream signal.Opt[bool], derived *marks) {
+	cached := x.cached
+	if !cached.OK && len(views) > 0 && x.left == 0 {
+		cached.OK = true
+		for i := range views {
+			cached.OK = cached.OK && views[i].r.cached.OK
+			cached.V += views[i].r.cached.V
+		}
+		if cached.OK {
+			derived.add(semconv.AttrGenAIUsageCacheReadInputTokens)
+		}
+	}
+	putOpt(a, semconv.AttrGenAIUsageCacheReadInputTokens, cached)
+	if x.outcome == signal.OutcomeComplete {
+		a.put(semconv.AttrGenAILatencyE2E, float64(x.endAt-x.begin)/1e9)
+	}
+	if !stream.OK || !stream.V {
+		return
+	}
+	// An increment is what the engine gave to the stream at once. With several requests
+	// below one stream, some of them may be the engine's own.
+	if e := x.eng; len(views) == 1 && x.left == 0 && e.interval.OK && views[0].r.firstOK {
+		a.put(semconv.AttrGenAIResponseTokensStreamed, views[0].r.outputs*e.interval.V)
+	}
+	if x.op == &sglChat {
+		c.toolCalls(a, x, derived)
+	}
+}
+
+// toolCalls says which tools a streamed chat was offered and asked for.
+func (c *Correlator) toolCalls(a *attrs, x *exchange, derived *marks) {
+	if x.body.Tools > 0 || x.body.Parsed && !x.body.Truncated {
+		a.put(semconv.AttrGenAIRequestHasToolCalls, x.body.Tools > 0)
+	}
+	switch n := x.toolCalls; {
+	case n.OK:
+		a.put(semconv.AttrGenAIRequestToolCallDetected, n.V > 0)
+	case len(x.calls) > 0 || slices.Contains(x.finish, "tool_calls"):
+		a.put(semconv.AttrGenAIRequestToolCallDetected, true)
+	case len(x.finish) == int(max(x.body.N.V, 1)) && !slices.ContainsFunc(x.finish, func(f string) bool { return f != "stop" }):
+		// Had one been asked for, the reason would be another.
+		a.put(semconv.AttrGenAIRequestToolCallDetected, false)
+		derived.add(semconv.AttrGenAIRequestToolCallDetected)
+	}
+	putOpt(a, semconv.AttrGenAIRequestToolCallsCount, x.toolCalls)
+	for _, call := range x.calls {
+		at := fmt.Sprintf("gen_ai.completions.%d.tool_calls.%d.", call.Choice, call.Index)
+		a.text(at+"name", call.Name)
+		if c.opt.Content.span() {
+			a.text(at+"arguments", call.Arguments)
+		}
+	}
+}
