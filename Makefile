@@ -63,6 +63,7 @@ engine-cuda: ## install vLLM for CUDA, which runs on the fake GPU (7 GB)
 
 .PHONY: test-gpu
 test-gpu: build engine-cuda ## vLLM for CUDA on the fake GPU, traced (root)
+	INFERSPAN_GPU=1 $(GOTEST) -count=1 ./tests/gpu
 	INFERSPAN_GPU=1 $(GOTEST) -v -count=1 -timeout 35m -run '^TestGPU' ./tests/e2e
 
 .PHONY: captures

@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,23 +52,108 @@ func needGPU(t *testing.T) {
 }
 
 // TestGPUEngine looks at the layout of one GPU: scheduler and worker in one process.
-// Spans and the engine's own counts must agree as they do on the CPU.
+// Spans must agree with the engine's own counts as they do on the CPU, and steps with
+// the spans and with the log of the GPU.
 func TestGPUEngine(t *testing.T) {
 	needGPU(t)
 	for _, mode := range []string{"eager", "graph"} {
 		t.Run(mode, func(t *testing.T) {
-			e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode})
+			gpu := filepath.Join(outDir(t), "gpu.ndjson")
+			if err := os.RemoveAll(gpu); err != nil {
+				t.Fatal(err)
+			}
+			e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + gpu})
 			tr := attach(t, e, "--precision", "2", "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
-			before := e.metrics(t)
+			before, done := e.metrics(t), len(gpuBatches(t, gpu))
 			log := e.playNamed(t, workload.Options{Seed: 1}, "chat", "stream", "completions", "burst")
 			tr.settle(t, len(log))
 			e.idle(t)
 			after := e.metrics(t)
-			spans := tr.mustStop(t)
+			spans, steps := splitSteps(tr.mustStop(t))
 			checkHTTP(t, log, spans)
 			checkTrees(t, spans)
 			checkCounts(t, spans, before, after)
+			checkSteps(t, spans, steps)
+			var batches []int
+			for _, s := range steps {
+				// A step that schedules nothing does not go to the GPU.
+				if n := len(s.Requests); n > 0 {
+					batches = append(batches, n)
+				}
+			}
+			if want := gpuBatches(t, gpu)[done:]; !slices.Equal(batches, want) {
+				t.Errorf("the GPU ran %d steps with requests, %d were seen, of these sizes:\n%v\n%v", len(want), len(batches), want, batches)
+			}
 		})
+	}
+}
+
+// splitSteps tells the lines of scheduler steps from those of spans.
+func splitSteps(lines []*span) (spans, steps []*span) {
+	for _, l := range lines {
+		if l.SpanID == "" {
+			steps = append(steps, l)
+		} else {
+			spans = append(spans, l)
+		}
+	}
+	return spans, steps
+}
+
+// gpuBatches returns the requests in each step that the GPU ran so far, by its log: a
+// kernel that runs once in each step, in a block for each request.
+func gpuBatches(t *testing.T, log string) (sizes []int) {
+	t.Helper()
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(b) {
+		if !bytes.Contains(line, []byte(`"name":"_post_update_kernel"`)) {
+			continue
+		}
+		var o struct{ Grid [3]int }
+		if err := json.Unmarshal(line, &o); err != nil {
+			t.Fatalf("%s: %v", log, err)
+		}
+		sizes = append(sizes, o.Grid[0])
+	}
+	return sizes
+}
+
+// checkSteps requires every step, whole, and that the steps of each request add up to
+// its tokens: the prompt, less what came from the cache, and each token but the last.
+func checkSteps(t *testing.T, spans, steps []*span) {
+	t.Helper()
+	f := faults{t: t}
+	defer f.end("steps")
+	tokens := map[string]float64{}
+	for i, s := range steps {
+		if i > 0 && s.Step != steps[i-1].Step+1 {
+			f.add("step %d after step %d", s.Step, steps[i-1].Step)
+		}
+		if s.Partial {
+			f.add("step %d is not whole", s.Step)
+		}
+		for _, r := range s.Requests {
+			tokens[r.ID] += r.Tokens
+		}
+	}
+	for _, s := range spans {
+		if !s.llmRequest() {
+			continue
+		}
+		prompt, _ := s.number("gen_ai.usage.prompt_tokens")
+		cached, _ := s.number("gen_ai.usage.cache_read.input_tokens")
+		generated, _ := s.number("gen_ai.usage.completion_tokens")
+		id := s.text("inferspan.request.internal_id")
+		if want := prompt - cached + generated - 1; tokens[id] != want {
+			f.add("request %s: %v tokens in its steps, want %v", id, tokens[id], want)
+		}
+	}
+	t.Logf("%d steps", len(steps))
+	if len(steps) == 0 {
+		f.add("no step was seen")
 	}
 }
 

@@ -36,6 +36,14 @@ type span struct {
 		Message string `json:"message"`
 	} `json:"status"`
 	Resource map[string]any `json:"resource"`
+
+	// A line of a scheduler step (--steps) has these and no name.
+	Step     int64 `json:"step"`
+	Partial  bool  `json:"partial"`
+	Requests []struct {
+		ID     string  `json:"id"`
+		Tokens float64 `json:"tokens"`
+	} `json:"requests"`
 }
 
 func (s *span) text(key string) string { v, _ := s.Attrs[key].(string); return v }

@@ -166,17 +166,31 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 
 API CUresult cuGetErrorName(CUresult error, const char **name)
 {
-	*name = error == CUDA_SUCCESS           ? "CUDA_SUCCESS"
-		: error == CUDA_ERROR_NOT_READY ? "CUDA_ERROR_NOT_READY"
-						: "CUDA_ERROR_FAKE";
+	switch (error) {
+	case CUDA_SUCCESS:
+		*name = "CUDA_SUCCESS";
+		break;
+	case CUDA_ERROR_NOT_READY:
+		*name = "CUDA_ERROR_NOT_READY";
+		break;
+	default:
+		*name = "CUDA_ERROR_FAKE";
+	}
 	return CUDA_SUCCESS;
 }
 
 API CUresult cuGetErrorString(CUresult error, const char **text)
 {
-	*text = error == CUDA_SUCCESS           ? "no error"
-		: error == CUDA_ERROR_NOT_READY ? "device not ready"
-						: "fake driver error";
+	switch (error) {
+	case CUDA_SUCCESS:
+		*text = "no error";
+		break;
+	case CUDA_ERROR_NOT_READY:
+		*text = "device not ready";
+		break;
+	default:
+		*text = "fake driver error";
+	}
 	return CUDA_SUCCESS;
 }
 

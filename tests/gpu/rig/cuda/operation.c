@@ -4,13 +4,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What every line of the oracle says of an operation, and where its times begin. */
+/* What every line of the oracle says of an operation: where it ran and who called, and its times. */
 #define PLACE       "\"sid\":%lu,\"stream\":\"%p\",\"tid\":%d,\"corr\":%lu"
 #define PLACE_OF(s) (s)->id, (void *)(s), o->tid, o->call
 #define SPAN        "\"enq\":%lu,\"start\":%lu,\"end\":%lu}"
 
-/* After each operation of one the other may go on: the rule for the default stream and
- * all that are not created as non-blocking. */
+/*
+ * An operation in the default stream comes after those that are in the others, and the
+ * other way round, but for streams created as non-blocking.
+ */
 static void depend_on_others(CUstream s)
 {
 	CUstream legacy = s->context ? legacy_of(s->context) : NULL;
@@ -96,15 +98,16 @@ static void run_set(CUstream s, struct op *o, uint64_t start)
 static void run_record(CUstream s, struct op *o)
 {
 	CUevent e = o->event;
+	uint64_t time;
 
 	pthread_mutex_lock(&e->lock);
-	e->time = now_ns();
+	e->time = time = now_ns();
 	if (e->done < o->until)
 		e->done = o->until;
 	pthread_cond_broadcast(&e->changed);
 	pthread_mutex_unlock(&e->lock);
 	oracle("{\"op\":\"event_record\",\"event\":\"%p\"," PLACE ",\"enq\":%lu,\"end\":%lu}", (void *)e,
-	       PLACE_OF(s), o->enqueued, e->time);
+	       PLACE_OF(s), o->enqueued, time);
 }
 
 static void run_wait(struct op *o)

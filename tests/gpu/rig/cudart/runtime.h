@@ -28,16 +28,21 @@ void *driver_function(const char *name, int version, int per_thread);
 cudaError_t result(int code);
 void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The driver's function of that name as of that version of the interface, asked for once. */
-#define DRIVER_(name, version, per_thread)                                      \
-	({                                                                      \
-		static __typeof__(&name) function;                              \
-		if (!function)                                                  \
-			function = driver_function(#name, version, per_thread); \
-		function;                                                       \
+/*
+ * The driver's function of that name as of that version of the interface, asked for once.
+ * cuda.h defines many names as macros for their newest variants: the type is to be that
+ * of the variant, but the driver is asked for the name as written, so that # must come
+ * before the name is an argument of another macro.
+ */
+#define DRIVER_(function_type, text, version, per_thread)                      \
+	({                                                                     \
+		static __typeof__(&function_type) function;                    \
+		if (!function)                                                 \
+			function = driver_function(text, version, per_thread); \
+		function;                                                      \
 	})
-#define DRIVER(name, version)            DRIVER_(name, version, 0)
-#define DRIVER_PER_THREAD(name, version) DRIVER_(name, version, 1)
+#define DRIVER(name, version)            DRIVER_(name, #name, version, 0)
+#define DRIVER_PER_THREAD(name, version) DRIVER_(name, #name, version, 1)
 
 /* The body of a function that the driver has. */
 #define READY                             \
@@ -46,15 +51,15 @@ void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 		if (e)                    \
 			return result(e); \
 	} while (0)
-#define FORWARD(name, version, ...)                                \
-	do {                                                       \
-		READY;                                             \
-		return result(DRIVER(name, version)(__VA_ARGS__)); \
+#define FORWARD(name, version, ...)                                           \
+	do {                                                                  \
+		READY;                                                        \
+		return result(DRIVER_(name, #name, version, 0)(__VA_ARGS__)); \
 	} while (0)
 #define FORWARD_PER_THREAD(name, version, ...)                                \
 	do {                                                                  \
 		READY;                                                        \
-		return result(DRIVER_PER_THREAD(name, version)(__VA_ARGS__)); \
+		return result(DRIVER_(name, #name, version, 1)(__VA_ARGS__)); \
 	} while (0)
 
 /* register.c: the kernel behind a host function, or the argument if it is a kernel itself. */

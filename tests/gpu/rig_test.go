@@ -1,0 +1,175 @@
+package gpu
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// rigDir returns where the rig was built, and skips the test, with the reason, where it is not.
+func rigDir(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("INFERSPAN_GPU") != "1" {
+		t.Skip("INFERSPAN_GPU=1 is not set: this test needs the fake GPU, which is built with NVIDIA's headers")
+	}
+	cache := os.Getenv("INFERSPAN_CACHE")
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(dir, "inferspan")
+	}
+	dir := filepath.Join(cache, "cuda-rig")
+	if _, err := os.Stat(filepath.Join(dir, ".complete")); err != nil {
+		t.Skipf("%v: \"make rig\" builds the fake GPU", err)
+	}
+	return dir
+}
+
+// operation is a line of the log (rig/README.md).
+type operation struct {
+	Op     string
+	Name   string
+	Sid    int
+	Tid    int
+	Corr   int64
+	Graph  int64
+	Nodes  int
+	Grid   [3]int
+	Block  [3]int
+	Bytes  int
+	Enq    int64
+	Start  int64
+	End    int64
+	Stream string
+}
+
+const loops = 20
+
+// calls runs apps/calls.c on the rig and returns the log.
+func calls(t *testing.T, env ...string) []operation {
+	t.Helper()
+	rig, dir := rigDir(t), t.TempDir()
+	app, log := filepath.Join(dir, "calls"), filepath.Join(dir, "log")
+	lib := filepath.Join(rig, "lib")
+	build := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"),
+		"-o", app, "rig/apps/calls.c", filepath.Join(lib, "libcudart.so.13"))
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building calls.c: %v\n%s", err, out)
+	}
+	run := exec.Command(app, fmt.Sprint(loops))
+	run.Env = append(os.Environ(), "LD_LIBRARY_PATH="+lib, "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=20000", "FAKE_CUDA_KERNEL_MAP=attention=300000")
+	run.Env = append(run.Env, env...)
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("running calls: %v\n%s", err, out)
+	}
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []operation
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		var o operation
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+			t.Fatalf("log line %q: %v", lines.Bytes(), err)
+		}
+		ops = append(ops, o)
+	}
+	return ops
+}
+
+func TestLog(t *testing.T) {
+	ops := calls(t)
+	count := map[string]int{}
+	lastEnd := map[int]int64{} // of each stream
+	for _, o := range ops {
+		what := o.Op
+		if o.Op == "kernel" {
+			what = o.Name
+		}
+		if o.Graph != 0 {
+			what = "node " + what
+		}
+		count[what]++
+		if o.Start != 0 && (o.Enq > o.Start || o.Start > o.End) {
+			t.Errorf("%+v: times are not in order", o)
+		}
+		// A graph ends after its nodes and began before them.
+		if o.Op != "graph" && o.Start != 0 && o.Start < lastEnd[o.Sid] {
+			t.Errorf("%+v began before the operation before it in its stream ended, at %d", o, lastEnd[o.Sid])
+		}
+		lastEnd[o.Sid] = o.End
+		switch {
+		case o.Name == "attention" && (o.Grid != [3]int{3, 2, 1} || o.Block != [3]int{128, 1, 1} || o.End-o.Start < 300000):
+			t.Errorf("%+v: not as launched", o)
+		case o.Name == "gemm" && (o.Grid != [3]int{8, 1, 1} || o.Block != [3]int{256, 1, 1}):
+			t.Errorf("%+v: not as launched", o)
+		case o.Op == "graph" && o.Nodes != 5:
+			t.Errorf("%+v: not the graph", o)
+		}
+	}
+	want := map[string]int{
+		"attention": loops + 1, "gemm": loops + 1, "event_record": loops, "memset": loops, "memcpy": 1,
+		"graph": loops, "node gemm": 4 * loops, "node memcpy": loops,
+	}
+	for what, n := range want {
+		if count[what] != n {
+			t.Errorf("%d of %s, want %d", count[what], what, n)
+		}
+	}
+	if len(count) != len(want) {
+		t.Errorf("operations %v, want %v", count, want)
+	}
+	// The last two kernels: the default stream waits for the other one.
+	var kernels []operation
+	for _, o := range ops {
+		if o.Op == "kernel" {
+			kernels = append(kernels, o)
+		}
+	}
+	first, second := kernels[len(kernels)-2], kernels[len(kernels)-1]
+	if first.Name != "attention" || second.Name != "gemm" || first.Sid == second.Sid || second.Start < first.End || second.Enq > first.End {
+		t.Errorf("the default stream did not wait for another: %+v, then %+v", first, second)
+	}
+}
+
+// TestWaitForEvent: each memset comes after the event that its stream waits for.
+func TestWaitForEvent(t *testing.T) {
+	var events, memsets []operation
+	for _, o := range calls(t) {
+		switch o.Op {
+		case "event_record":
+			events = append(events, o)
+		case "memset":
+			memsets = append(memsets, o)
+		}
+	}
+	if len(events) != loops || len(memsets) != loops {
+		t.Fatalf("%d events and %d memsets, want %d", len(events), len(memsets), loops)
+	}
+	for i, m := range memsets {
+		if m.Start < events[i].End {
+			t.Errorf("memset %d began at %d, its event came at %d", i, m.Start, events[i].End)
+		}
+	}
+}
+
+// TestAlias: the program runs the same when the driver hands out another entry.
+func TestAlias(t *testing.T) {
+	n := 0
+	for _, o := range calls(t, "FAKE_CUDA_ALIAS=1") {
+		if o.Name == "attention" {
+			n++
+		}
+	}
+	if n != loops+1 {
+		t.Errorf("%d launches, want %d", n, loops+1)
+	}
+}
