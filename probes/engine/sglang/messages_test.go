@@ -265,64 +265,6 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// TestRealMsgpack reads what a server with SGLANG_USE_PICKLE_IPC=0 sent for a few
-// requests, and redacts it.
-func TestRealMsgpack(t *testing.T) {
-	c := codec(t, "0.5.23")
-	classes := map[string]int{}
-	prompts := map[string]int64{}
-	tokens, texts := map[string]int64{}, map[string]int64{}
-	finish := map[string]string{}
-	for _, s := range load(t, "testdata/real-*.jsonl") {
-		m, err := c.Decode(whole(s.Frame))
-		if err != nil {
-			t.Fatal(err)
-		}
-		classes[m.Class]++
-		for _, r := range m.Requests {
-			prompts[r.ID] = r.PromptTokens.V
-		}
-		for _, o := range m.Outputs {
-			id := string(o.ID)
-			if o.PromptTokens.V != prompts[id] {
-				t.Errorf("%s: %d prompt tokens, was sent with %d", id, o.PromptTokens.V, prompts[id])
-			}
-			sum := tokens
-			if m.Kind == KindTexts {
-				sum = texts
-			}
-			if sum[id] += o.NumTokens.V; sum[id] != o.CompletionTokens.V {
-				t.Errorf("%s: %d tokens in all, %d counted", id, sum[id], o.CompletionTokens.V)
-			}
-			if o.Finish != nil {
-				finish[id] = o.Finish.Type
-			}
-		}
-		if m.Kind == KindAbort && m.Abort.ID != "tap-abort" {
-			t.Errorf("%+v", m.Abort)
-		}
-		want := blanked(shown(t, m))
-		r, err := NewRedactor(&target.Engine{Version: s.Version})
-		if err != nil {
-			t.Fatal(err)
-		}
-		part := whole(slices.Clone(s.Frame))
-		r.message(&wire.Message{Parts: []wire.Part{*part}})
-		if m, err = c.Decode(part); err != nil {
-			t.Fatal(err)
-		}
-		if d := differs("message", want, shown(t, m)); d != "" || bytes.Contains(part.Head, []byte("secret")) {
-			t.Errorf("redacted: %s", d)
-		}
-	}
-	if classes["TokenizedGenerateReqInput"] != 7 || classes["BatchTokenIDOutput"] == 0 || classes["BatchStrOutput"] == 0 || classes["AbortReq"] != 2 {
-		t.Error(classes)
-	}
-	if prompts["tap-long"] != 1500 || tokens["tap-1"] != 4 || finish["tap-1"] != "length" || finish["tap-b2"] != "length" {
-		t.Error(prompts, tokens, finish)
-	}
-}
-
 // TestCut: of frames with bytes missing what is there is right, and what is not
 // is unknown; never is it something else.
 func TestCut(t *testing.T) {
