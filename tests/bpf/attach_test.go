@@ -64,7 +64,7 @@ func TestOtherProcesses(t *testing.T) {
 	needRoot(t)
 	path := compileStub(t)
 	core, other := startDriver(t, path), startDriver(t, path)
-	child, err := strconv.Atoi(core.do("fork")) // as an engine's worker is
+	child, err := strconv.Atoi(core.Do("fork")) // as an engine's worker is
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,20 +72,20 @@ func TestOtherProcesses(t *testing.T) {
 	symbols := []string{"zmq_msg_send", "zmq_msg_recv"}
 	original := map[string][]byte{}
 	for _, s := range symbols {
-		original[s] = codeAt(t, core.pid(), s, 16)
+		original[s] = codeAt(t, core.PID(), s, 16)
 	}
-	a := attachTo(t, o, process(t, core.pid(), target.RoleCore))
+	a := attachTo(t, o, process(t, core.PID(), target.RoleCore))
 	for _, s := range symbols {
-		if bytes.Equal(codeAt(t, core.pid(), s, 16), original[s]) {
+		if bytes.Equal(codeAt(t, core.PID(), s, 16), original[s]) {
 			t.Errorf("%s of the target has no breakpoint", s)
 		}
-		for name, pid := range map[string]int{"an unrelated process": other.pid(), "a forked worker": child} {
+		for name, pid := range map[string]int{"an unrelated process": other.PID(), "a forked worker": child} {
 			if !bytes.Equal(codeAt(t, pid, s, 16), original[s]) {
 				t.Errorf("%s of %s has a breakpoint", s, name)
 			}
 		}
 	}
-	other.ok("send %d 100 1 0 16", lmsg)
+	other.OK("send %d 100 1 0 16", lmsg)
 	if rs := records(t, o, 0); len(rs) != 0 {
 		t.Errorf("%d records of a process that is not watched", len(rs))
 	}
@@ -93,11 +93,11 @@ func TestOtherProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range symbols {
-		if !bytes.Equal(codeAt(t, core.pid(), s, 16), original[s]) {
+		if !bytes.Equal(codeAt(t, core.PID(), s, 16), original[s]) {
 			t.Errorf("%s of the target has changed after Close", s)
 		}
 	}
-	core.ok("send %d 100 1 0 16", lmsg)
+	core.OK("send %d 100 1 0 16", lmsg)
 	if rs := records(t, o, 0); len(rs) != 0 {
 		t.Errorf("%d records after Close", len(rs))
 	}
@@ -127,7 +127,7 @@ func TestAttachErrors(t *testing.T) {
 		{"gone", func(p *target.Process) { p.PID = 1 << 21 }, attach.ErrExited, ""},
 	} {
 		d := startDriver(t, path)
-		p := process(t, d.pid(), target.RoleCore)
+		p := process(t, d.PID(), target.RoleCore)
 		tt.make(p)
 		before := len(descriptors())
 		a, err := attach.Attach(o, "vllm", p)

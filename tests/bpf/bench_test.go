@@ -32,7 +32,7 @@ func BenchmarkTap(b *testing.B) {
 			read := make(chan int)
 			if bb.tapped {
 				o = load(b, bpf.Options{})
-				attachTo(b, o, process(b, d.pid(), target.RoleCore))
+				attachTo(b, o, process(b, d.PID(), target.RoleCore))
 				go func() {
 					n := 0
 					var r event.Record
@@ -42,7 +42,7 @@ func BenchmarkTap(b *testing.B) {
 					read <- n
 				}()
 			}
-			ns, err := strconv.ParseFloat(d.do("loop %d %d %d", bb.what, b.N, bb.size), 64)
+			ns, err := strconv.ParseFloat(d.Do("loop %d %d %d", bb.what, b.N, bb.size), 64)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -27,7 +27,7 @@ func TestNestedNamespaces(t *testing.T) {
 		if err != nil || !bytes.Contains(out, []byte("--- PASS")) {
 			t.Errorf("in the namespace: %v\n%s", err, out)
 		}
-		outside.ok("send %d 100 1 0 16", lmsg)
+		outside.OK("send %d 100 1 0 16", lmsg)
 		return
 	}
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
@@ -42,19 +42,19 @@ func TestNestedNamespaces(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 		d := startDriverCommand(t, cmd)
 		o := load(t, bpf.Options{})
-		attachTo(t, o, process(t, d.pid(), target.RoleCore))
-		d.ok("send %d 300 5 0 16", lmsg)
-		d.ok("recv %d 301 6 0 16", lmsg)
+		attachTo(t, o, process(t, d.PID(), target.RoleCore))
+		d.OK("send %d 300 5 0 16", lmsg)
+		d.OK("recv %d 301 6 0 16", lmsg)
 		rs := records(t, o, 2)
 		for i, r := range rs {
-			if int(r.PID) != d.pid() || int(r.TID) != d.pid() || !bytes.Equal(r.Data, pattern(300+i, 5+i)) {
-				t.Errorf("%s: record of %d/%d, want process %d", name, r.PID, r.TID, d.pid())
+			if int(r.PID) != d.PID() || int(r.TID) != d.PID() || !bytes.Equal(r.Data, pattern(300+i, 5+i)) {
+				t.Errorf("%s: record of %d/%d, want process %d", name, r.PID, r.TID, d.PID())
 			}
 		}
-		d.cmd.Process.Kill()
+		d.Signal(syscall.SIGKILL)
 		rs = records(t, o, 1)
-		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.pid() || rs[0].Code != uint32(syscall.SIGKILL) {
-			t.Errorf("%s: records %+v, want the exit of %d", name, rs, d.pid())
+		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.PID() || rs[0].Code != uint32(syscall.SIGKILL) {
+			t.Errorf("%s: records %+v, want the exit of %d", name, rs, d.PID())
 		}
 	}
 }

@@ -15,12 +15,12 @@ import (
 func TestReceiptsAside(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
-	original := codeAt(t, d.pid(), "zmq_msg_recv", 16)
+	original := codeAt(t, d.PID(), "zmq_msg_recv", 16)
 	o := load(t, bpf.Options{})
-	p := process(t, d.pid(), target.RoleAPIServer)
+	p := process(t, d.PID(), target.RoleAPIServer)
 	p.TLS = true // without the socket tap
 	a := attachTo(t, o, p)
-	probed := codeAt(t, d.pid(), "zmq_msg_recv", 16)
+	probed := codeAt(t, d.PID(), "zmq_msg_recv", 16)
 	if bytes.Equal(probed, original) {
 		t.Fatal("no breakpoint")
 	}
@@ -30,10 +30,10 @@ func TestReceiptsAside(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if !bytes.Equal(codeAt(t, d.pid(), "zmq_msg_recv", 16), original) {
+		if !bytes.Equal(codeAt(t, d.PID(), "zmq_msg_recv", 16), original) {
 			t.Errorf("round %d: taken out, the code is not as before", round)
 		}
-		d.ok("recv %d 100 %d 0 16", lmsg, round)
+		d.OK("recv %d 100 %d 0 16", lmsg, round)
 		if rs := records(t, o, 0); len(rs) != 0 {
 			t.Errorf("round %d: taken out, %d records", round, len(rs))
 		}
@@ -42,10 +42,10 @@ func TestReceiptsAside(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if !bytes.Equal(codeAt(t, d.pid(), "zmq_msg_recv", 16), probed) {
+		if !bytes.Equal(codeAt(t, d.PID(), "zmq_msg_recv", 16), probed) {
 			t.Errorf("round %d: put back, no breakpoint", round)
 		}
-		d.ok("recv %d 100 %d 0 16", lmsg, round)
+		d.OK("recv %d 100 %d 0 16", lmsg, round)
 		if rs := records(t, o, 1); len(rs) != 1 || rs[0].Frame.Size != 100 || rs[0].Frame.Part != 0 {
 			t.Errorf("round %d: put back, records %+v", round, rs)
 		}
@@ -59,7 +59,7 @@ func TestReceiptsAside(t *testing.T) {
 	if err := a.AttachReceipts(); !errors.Is(err, attach.ErrExited) {
 		t.Errorf("put back after Close: %v, want %v", err, attach.ErrExited)
 	}
-	if !bytes.Equal(codeAt(t, d.pid(), "zmq_msg_recv", 16), original) {
+	if !bytes.Equal(codeAt(t, d.PID(), "zmq_msg_recv", 16), original) {
 		t.Error("after Close the code is not as before")
 	}
 }
@@ -69,12 +69,12 @@ func TestReceiptsOfCore(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{})
-	a := attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	a := attachTo(t, o, process(t, d.PID(), target.RoleCore))
 	if err := errors.Join(a.DetachReceipts(), a.AttachReceipts()); err != nil {
 		t.Fatal(err)
 	}
-	d.ok("recv %d 1 0 1 16", vsm)
-	d.ok("recv %d 100 0 0 16", lmsg)
+	d.OK("recv %d 1 0 1 16", vsm)
+	d.OK("recv %d 100 0 0 16", lmsg)
 	if rs := records(t, o, 2); len(rs) != 2 {
 		t.Errorf("records %+v", rs)
 	}

@@ -28,7 +28,7 @@ func TestFrames(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{})
-	attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	attachTo(t, o, process(t, d.PID(), target.RoleCore))
 	const chunk = event.MaxData
 	for _, tt := range []struct{ typ, size int }{
 		{vsm, 0}, {vsm, 2}, {vsm, 33}, {lmsg, 34}, {cmsg, 200}, {zclmsg, 256}, {lmsg, 257},
@@ -38,7 +38,7 @@ func TestFrames(t *testing.T) {
 		for dir, verb := range map[uint8]string{event.FrameSend: "send", event.FrameRecv: "recv"} {
 			seed := tt.size % 251
 			start := bpf.Monotonic()
-			d.ok("%s %d %d %d 0 4096", verb, tt.typ, tt.size, seed)
+			d.OK("%s %d %d %d 0 4096", verb, tt.typ, tt.size, seed)
 			end := bpf.Monotonic()
 			name := fmt.Sprintf("%s type %d size %d", verb, tt.typ, tt.size)
 			if tt.size <= 1 {
@@ -57,7 +57,7 @@ func TestFrames(t *testing.T) {
 			off := 0
 			for i, r := range rs {
 				f := r.Frame
-				if r.Kind != event.KindFrame || int(r.PID) != d.pid() || int(r.TID) != d.pid() || r.Time < start || r.Time > end {
+				if r.Kind != event.KindFrame || int(r.PID) != d.PID() || int(r.TID) != d.PID() || r.Time < start || r.Time > end {
 					t.Errorf("%s: header %+v", name, r.Header)
 				}
 				flags := uint8(0)
@@ -92,7 +92,7 @@ func TestParts(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{})
-	attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	attachTo(t, o, process(t, d.PID(), target.RoleCore))
 	type frame struct {
 		verb       string
 		size, more int
@@ -126,7 +126,7 @@ func TestParts(t *testing.T) {
 		if f.size <= 33 {
 			typ = vsm
 		}
-		d.ok("%s %d %d %d %d %d", f.verb, typ, f.size, i, more, f.sock)
+		d.OK("%s %d %d %d %d %d", f.verb, typ, f.size, i, more, f.sock)
 		rs := records(t, o, (f.copied+event.MaxData-1)/event.MaxData)
 		var data []byte
 		for _, r := range rs {
@@ -153,13 +153,13 @@ func TestReceipts(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{})
-	p := process(t, d.pid(), target.RoleAPIServer)
+	p := process(t, d.PID(), target.RoleAPIServer)
 	p.TLS = true // without the socket tap
 	attachTo(t, o, p)
 	for i, tt := range []struct{ typ, size int }{{vsm, 2}, {vsm, 33}, {lmsg, 127}, {zclmsg, 128}, {zclmsg, 129}, {zclmsg, 1 << 20}} {
-		d.ok("recv %d %d %d 1 16", tt.typ, tt.size, i)
-		d.ok("recv %d %d %d 0 16", lmsg, 5000, i) // an aux frame
-		d.ok("send %d %d %d 0 16", lmsg, 5000, i)
+		d.OK("recv %d %d %d 1 16", tt.typ, tt.size, i)
+		d.OK("recv %d %d %d 0 16", lmsg, 5000, i) // an aux frame
+		d.OK("send %d %d %d 0 16", lmsg, 5000, i)
 		rs := records(t, o, 1)
 		if len(rs) != 1 {
 			t.Fatalf("size %d: %d records, want one receipt", tt.size, len(rs))
@@ -177,15 +177,15 @@ func TestWireLosses(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{})
-	attachTo(t, o, process(t, d.pid(), target.RoleCore))
-	d.ok("fail 16")
+	attachTo(t, o, process(t, d.PID(), target.RoleCore))
+	d.OK("fail 16")
 	if rs := records(t, o, 0); len(rs) != 0 || losses(t, o) != ([event.LossReasons]uint64{}) {
 		t.Errorf("a receive that failed gives %d records and losses %v", len(rs), losses(t, o))
 	}
-	d.ok("wild 16")
-	d.ok("send 77 0 0 0 16")
-	d.ok("recv 77 0 0 1 16") // the first frame of a message, of an unknown type
-	d.ok("recv %d 5 3 0 16", vsm)
+	d.OK("wild 16")
+	d.OK("send 77 0 0 0 16")
+	d.OK("recv 77 0 0 1 16") // the first frame of a message, of an unknown type
+	d.OK("recv %d 5 3 0 16", vsm)
 	rs := records(t, o, 1)
 	if len(rs) != 1 || rs[0].Frame.Part != 1 {
 		t.Errorf("records %+v, want the second frame of the message", rs)
@@ -202,30 +202,30 @@ func TestUnmatched(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{})
-	attachTo(t, o, process(t, d.pid(), target.RoleCore))
-	d.ok("delay 200000")
+	attachTo(t, o, process(t, d.PID(), target.RoleCore))
+	d.OK("delay 200000")
 	slow := func(meanwhile func() error) {
-		fmt.Fprintf(d.in, "recv %d 100 1 0 16\n", lmsg)
+		d.Send("recv %d 100 1 0 16", lmsg)
 		time.Sleep(100 * time.Millisecond)
 		if err := meanwhile(); err != nil {
 			t.Fatal(err)
 		}
-		if got := d.line(); got != "ok" {
+		if got := d.Line(); got != "ok" {
 			t.Fatal(got)
 		}
 	}
-	slow(func() error { return o.RemoveTarget(d.pid()) })
+	slow(func() error { return o.RemoveTarget(d.PID()) })
 	if got := losses(t, o); got != ([event.LossReasons]uint64{}) {
 		t.Errorf("losses %v of a process that is not watched", got)
 	}
-	slow(func() error { return o.SetTarget(d.pid(), bpf.RoleCore) })
+	slow(func() error { return o.SetTarget(d.PID(), bpf.RoleCore) })
 	if got := losses(t, o); got != ([event.LossReasons]uint64{event.LossUnmatched: 1}) {
 		t.Errorf("losses %v, want the return without an entry", got)
 	}
 	if rs := records(t, o, 0); len(rs) != 0 {
 		t.Errorf("records %+v of calls that were not seen whole", rs)
 	}
-	slow(func() error { return o.SetTarget(d.pid(), bpf.RoleReceipt) }) // watched before and after
+	slow(func() error { return o.SetTarget(d.PID(), bpf.RoleReceipt) }) // watched before and after
 	if rs := records(t, o, 1); len(rs) != 1 || rs[0].Frame.Flags != event.FrameReceipt {
 		t.Errorf("records %+v, want a receipt", rs)
 	}
@@ -236,10 +236,10 @@ func TestRingFull(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t))
 	o := load(t, bpf.Options{RingBytes: 4096})
-	attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	attachTo(t, o, process(t, d.PID(), target.RoleCore))
 	const sent = 100
 	for i := range sent {
-		d.ok("send %d 200 %d 0 16", lmsg, i)
+		d.OK("send %d 200 %d 0 16", lmsg, i)
 	}
 	rs := records(t, o, 1)
 	lost := losses(t, o)
@@ -251,7 +251,7 @@ func TestRingFull(t *testing.T) {
 			t.Errorf("record %d of those that fit differs", i)
 		}
 	}
-	d.ok("send %d 200 77 0 16", lmsg) // there is room again
+	d.OK("send %d 200 77 0 16", lmsg) // there is room again
 	if rs := records(t, o, 1); !bytes.Equal(rs[0].Data, pattern(200, 77)) {
 		t.Error("the record after the overflow differs")
 	}
@@ -268,7 +268,7 @@ func TestWakeUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	attachTo(t, o, process(t, d.PID(), target.RoleCore))
 	read := func(send func()) time.Duration {
 		time.Sleep(20 * time.Millisecond)
 		got := make(chan error)
@@ -288,7 +288,7 @@ func TestWakeUp(t *testing.T) {
 		}
 		return time.Since(start)
 	}
-	if took := read(func() { d.ok("send %d 100000 1 0 16", lmsg) }); took > flush/2 {
+	if took := read(func() { d.OK("send %d 100000 1 0 16", lmsg) }); took > flush/2 {
 		t.Errorf("100 kB were read after %v, want them to wake the reader", took)
 	}
 	o.Reader().SetDeadline(time.Now())
@@ -298,7 +298,7 @@ func TestWakeUp(t *testing.T) {
 			break
 		}
 	}
-	if took := read(func() { d.ok("send %d 100 1 0 16", lmsg) }); took < flush/4 || took > 2*flush {
+	if took := read(func() { d.OK("send %d 100 1 0 16", lmsg) }); took < flush/4 || took > 2*flush {
 		t.Errorf("100 bytes were read after %v, want about %v", took, flush)
 	}
 }
@@ -308,7 +308,7 @@ func TestTailCall(t *testing.T) {
 	needRoot(t)
 	d := startDriver(t, compileStub(t, "-DTAIL_CALL"))
 	o := load(t, bpf.Options{})
-	a := attachTo(t, o, process(t, d.pid(), target.RoleCore))
+	a := attachTo(t, o, process(t, d.PID(), target.RoleCore))
 	means := ""
 	for _, s := range a.Report() {
 		if s.Probe.Where == attach.Return {
@@ -318,7 +318,7 @@ func TestTailCall(t *testing.T) {
 	if means != "uretprobe" {
 		t.Errorf("the return is probed by %q, want a uretprobe", means)
 	}
-	d.ok("recv %d 5000 9 0 16", lmsg)
+	d.OK("recv %d 5000 9 0 16", lmsg)
 	rs := records(t, o, 1)
 	if !bytes.Equal(rs[0].Data, pattern(5000, 9)) {
 		t.Error("the received frame differs")
@@ -335,15 +335,15 @@ func TestExit(t *testing.T) {
 		end  func(*driver)
 		code uint32
 	}{
-		{"exit 3", func(d *driver) { fmt.Fprintln(d.in, "exit 3") }, 3 << 8},
-		{"killed", func(d *driver) { d.cmd.Process.Signal(syscall.SIGKILL) }, uint32(syscall.SIGKILL)},
+		{"exit 3", func(d *driver) { d.Send("exit 3") }, 3 << 8},
+		{"killed", func(d *driver) { d.Signal(syscall.SIGKILL) }, uint32(syscall.SIGKILL)},
 	} {
 		d := startDriver(t, path)
-		a := attachTo(t, o, process(t, d.pid(), target.RoleCore))
+		a := attachTo(t, o, process(t, d.PID(), target.RoleCore))
 		tt.end(d)
 		rs := records(t, o, 1)
-		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.pid() || rs[0].Code != tt.code {
-			t.Errorf("%s: records %+v, want the exit of %d with code %#x", tt.name, rs, d.pid(), tt.code)
+		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.PID() || rs[0].Code != tt.code {
+			t.Errorf("%s: records %+v, want the exit of %d with code %#x", tt.name, rs, d.PID(), tt.code)
 		}
 		select {
 		case <-a.Done():

@@ -84,7 +84,7 @@ func TestAttach(t *testing.T) {
 	o := load(t, bpf.Options{})
 	for build, means := range map[string]string{"ret": "uprobe", "tail": "uretprobe"} {
 		d := startDriver(t, build)
-		a := attachTo(t, o, d.process())
+		a := attachTo(t, o, process(t, d))
 		if len(a.Report()) != 3 {
 			t.Errorf("%s: %d probes, want 3", build, len(a.Report()))
 		}
@@ -100,6 +100,6 @@ func TestAttach(t *testing.T) {
 		if err := a.Close(); err != nil {
 			t.Errorf("%s: %v", build, err)
 		}
-		d.ok("send %d 100 1 0 16", lmsg)
+		d.OK("send %d 100 1 0 16", lmsg)
 	}
 }

@@ -82,7 +82,7 @@ func TestWithoutAdmin(t *testing.T) {
 		return
 	}
 	defer o.Close()
-	a, err := attach.Attach(o, "vllm", startDriver(t, "ret").process())
+	a, err := attach.Attach(o, "vllm", process(t, startDriver(t, "ret")))
 	if err != nil {
 		if !errors.Is(err, bpf.ErrPermission) {
 			t.Errorf("Attach: %v, want ErrPermission", err)

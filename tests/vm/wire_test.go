@@ -32,7 +32,7 @@ func TestFrames(t *testing.T) {
 	var truncated uint64
 	for _, build := range []string{"ret", "tail"} {
 		d := startDriver(t, build)
-		attachTo(t, o, d.process())
+		attachTo(t, o, process(t, d))
 		for _, tt := range []struct{ typ, size int }{
 			{vsm, 2}, {vsm, 33}, {cmsg, 200}, {zclmsg, 256}, {lmsg, 257}, {lmsg, 1025}, {zclmsg, 4097}, {lmsg, 16385},
 			{lmsg, chunk}, {lmsg, chunk + 1}, {lmsg, 8 * chunk}, {zclmsg, 8*chunk + 1}, {lmsg, 1 << 20},
@@ -40,7 +40,7 @@ func TestFrames(t *testing.T) {
 			for dir, verb := range map[uint8]string{event.FrameSend: "send", event.FrameRecv: "recv"} {
 				name := fmt.Sprintf("%s %s type %d size %d", build, verb, tt.typ, tt.size)
 				start := bpf.Monotonic()
-				d.ok("%s %d %d 3 0 4096", verb, tt.typ, tt.size)
+				d.OK("%s %d %d 3 0 4096", verb, tt.typ, tt.size)
 				end := bpf.Monotonic()
 				chunks := min((tt.size+chunk-1)/chunk, 8)
 				if tt.size > 8*chunk {
@@ -53,7 +53,7 @@ func TestFrames(t *testing.T) {
 				}
 				want, off := pattern(tt.size, 3), 0
 				for i, r := range rs {
-					h := event.Header{Time: r.Time, Kind: event.KindFrame, PID: uint32(d.pid()), TID: uint32(d.pid())}
+					h := event.Header{Time: r.Time, Kind: event.KindFrame, PID: uint32(d.PID()), TID: uint32(d.PID())}
 					f := event.Frame{Sock: 4096, ID: rs[0].Frame.ID, Size: uint32(tt.size), Dir: dir}
 					if tt.size > 8*chunk {
 						f.Flags = event.FrameCut
@@ -83,17 +83,17 @@ func TestFrames(t *testing.T) {
 func TestLosses(t *testing.T) {
 	d := startDriver(t, "ret")
 	o := load(t, bpf.Options{RingBytes: 4096})
-	attachTo(t, o, d.process())
+	attachTo(t, o, process(t, d))
 	wantLosses(t, o, [event.LossReasons]uint64{})
-	d.ok("wild 16")
-	d.ok("send 77 0 0 0 16")
+	d.OK("wild 16")
+	d.OK("send 77 0 0 0 16")
 	for i := range runtime.NumCPU() {
 		var on unix.CPUSet
 		on.Set(i)
-		if err := unix.SchedSetaffinity(d.pid(), &on); err != nil {
+		if err := unix.SchedSetaffinity(d.PID(), &on); err != nil {
 			t.Fatal(err)
 		}
-		d.ok("recv 77 0 0 0 16")
+		d.OK("recv 77 0 0 0 16")
 	}
 	if rs := records(t, o, 0); len(rs) != 0 {
 		t.Errorf("%d records of frames that cannot be read", len(rs))
@@ -103,7 +103,7 @@ func TestLosses(t *testing.T) {
 
 	const sent = 100
 	for i := range sent {
-		d.ok("send %d 200 %d 0 16", lmsg, i)
+		d.OK("send %d 200 %d 0 16", lmsg, i)
 	}
 	rs := records(t, o, 1)
 	for i, r := range rs {
@@ -126,17 +126,17 @@ func TestExit(t *testing.T) {
 		end  func(*driver) error
 		code uint32
 	}{
-		{"exit 3", func(d *driver) error { _, err := d.in.Write([]byte("exit 3\n")); return err }, 3 << 8},
-		{"killed", func(d *driver) error { return d.cmd.Process.Signal(syscall.SIGKILL) }, uint32(syscall.SIGKILL)},
+		{"exit 3", func(d *driver) error { return d.Send("exit 3") }, 3 << 8},
+		{"killed", func(d *driver) error { return d.Signal(syscall.SIGKILL) }, uint32(syscall.SIGKILL)},
 	} {
 		d := startDriver(t, "ret")
-		a := attachTo(t, o, d.process())
+		a := attachTo(t, o, process(t, d))
 		if err := tt.end(d); err != nil {
 			t.Fatal(err)
 		}
 		rs := records(t, o, 1)
-		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.pid() || rs[0].Code != tt.code {
-			t.Errorf("%s: records %+v, want the exit of %d with code %#x", tt.name, rs, d.pid(), tt.code)
+		if len(rs) != 1 || rs[0].Kind != event.KindExit || int(rs[0].PID) != d.PID() || rs[0].Code != tt.code {
+			t.Errorf("%s: records %+v, want the exit of %d with code %#x", tt.name, rs, d.PID(), tt.code)
 		}
 		select {
 		case <-a.Done():
