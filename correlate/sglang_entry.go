@@ -1,7 +1,6 @@
 package correlate
 
 import (
-	"fmt"
 	"slices"
 
 	"inferspan/correlate/semconv"
@@ -83,10 +82,9 @@ func (c *Correlator) toolCalls(a *attrs, x *exchange, derived *marks) {
 	}
 	putOpt(a, semconv.AttrGenAIRequestToolCallsCount, x.toolCalls)
 	for _, call := range x.calls {
-		at := fmt.Sprintf("gen_ai.completions.%d.tool_calls.%d.", call.Choice, call.Index)
-		a.text(at+"name", call.Name)
+		a.text(semconv.ToolCallName(call.Choice, call.Index), call.Name)
 		if c.opt.Content.span() {
-			a.text(at+"arguments", call.Arguments)
+			a.text(semconv.ToolCallArguments(call.Choice, call.Index), call.Arguments)
 		}
 	}
 }

@@ -3,6 +3,11 @@
 // generated from the files in spec/; nothing else in the module spells a name.
 package semconv
 
+import (
+	"strconv"
+	"strings"
+)
+
 //go:generate go run inferspan/tools/gensemconv -spec ../../spec -o names_gen.go
 
 // Attr describes an attribute of a span, an event or a log event.
@@ -56,14 +61,36 @@ type Metric struct {
 	Own        bool // ours, not documented
 }
 
-// Attr returns the attribute of that name, nil if the span has none.
+// Attr returns the attribute of that name, nil if the span has none. Names with
+// numbers in them are documented with {i} and {j} in their places.
 func (s *Span) Attr(name string) *Attr {
 	for i := range s.Attrs {
-		if s.Attrs[i].Name == name {
+		if s.Attrs[i].Name == name || fits(s.Attrs[i].Name, name) {
 			return &s.Attrs[i]
 		}
 	}
 	return nil
+}
+
+// fits tells whether a name is one of those that a template stands for.
+func fits(template, name string) bool {
+	if !strings.Contains(template, "{") {
+		return false
+	}
+	words, of := strings.Split(name, "."), strings.Split(template, ".")
+	if len(words) != len(of) {
+		return false
+	}
+	for i, w := range words {
+		if strings.HasPrefix(of[i], "{") {
+			if _, err := strconv.ParseUint(w, 10, 32); err != nil {
+				return false
+			}
+		} else if w != of[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // SpanByID returns the span of that id, documented or our own, nil if there is none.
@@ -106,4 +133,15 @@ func OwnAttr(name string) *Attr {
 		}
 	}
 	return nil
+}
+
+// ToolCallName returns the attribute of the name of a tool call, ToolCallArguments that
+// of its arguments.
+func ToolCallName(choice, call int64) string { return toolCall(choice, call) + "name" }
+
+// ToolCallArguments is described at ToolCallName.
+func ToolCallArguments(choice, call int64) string { return toolCall(choice, call) + "arguments" }
+
+func toolCall(choice, call int64) string {
+	return "gen_ai.completions." + strconv.FormatInt(choice, 10) + ".tool_calls." + strconv.FormatInt(call, 10) + "."
 }

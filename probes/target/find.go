@@ -89,6 +89,12 @@ func (f Finder) Find(ctx context.Context) ([]Engine, []Skipped, error) {
 		e.ID = signal.EngineID(len(engines) + 1)
 		engines = append(engines, *e)
 	}
+	// A gateway is no engine, but is listed with those it serves.
+	s.skipped = slices.DeleteFunc(s.skipped, func(k Skipped) bool {
+		return slices.ContainsFunc(engines, func(e Engine) bool {
+			return slices.ContainsFunc(e.Processes, func(p Process) bool { return p.PID == k.PID })
+		})
+	})
 	slices.SortFunc(s.skipped, func(a, b Skipped) int { return cmp.Compare(a.PID, b.PID) })
 	return engines, s.skipped, nil
 }

@@ -36,7 +36,8 @@ var sglang = engineKind{
 	byTitle: sglangByTitle, byCommand: sglangByCommand, byExe: sglangByExe,
 	shows: func(maps []procfs.Mapping, cmdline []string) bool {
 		_, title := sglangByTitle(cmdline)
-		return title || packageMapped(maps, "sglang") != "" || packageMapped(maps, "sgl_kernel") != "" || slices.Contains(cmdline, "sglang.launch_server")
+		_, command := sglangByCommand(cmdline)
+		return title || command || packageMapped(maps, "sgl_kernel") != ""
 	},
 	refine:   sglangRefine,
 	byMemory: sglangByMemory,
