@@ -64,11 +64,20 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	file := filepath.Join(dir, "run.isr")
 	// Traps are dear in a virtual machine, and the steps of a tiny model short.
 	rec := exec.Command(binary, "record", "--pid", strconv.Itoa(e.pid), "-o", file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
-	rec.Stderr = os.Stderr
+	var said syncBuffer
+	rec.Stderr = &said
 	if err := rec.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(5 * time.Second) // until the steps are seen
+	for range 1200 {
+		if strings.Contains(said.String(), "attached to") {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if !strings.Contains(said.String(), "attached to") {
+		t.Errorf("the probes are not in after 2 minutes\n%s", said.String())
+	}
 	deadline := time.Now().Add(5 * time.Minute)
 	for seed := uint64(1); countLines(t, log) < steps; seed++ {
 		if time.Now().After(deadline) {
@@ -81,7 +90,7 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 		t.Fatal(err)
 	}
 	if err := rec.Wait(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, said.String())
 	}
 	compareSteps(t, file, readTruth(t, log), steps, by)
 }
