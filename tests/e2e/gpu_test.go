@@ -221,7 +221,7 @@ func gpuTraps(t *testing.T, mode string) {
 	before := bestRate(t, e)
 	tr := attach(t, e, "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
 	time.Sleep(5 * time.Second) // until the steps are seen
-	one, many := e.trapsAt(t, tr, 1), e.trapsAt(t, tr, 128)
+	one, many := e.trapsAt(t, tr, 1, 100, 900), e.trapsAt(t, tr, 128, 100, 900)
 	during := bestRate(t, e)
 	tr.mustStop(t)
 	after := bestRate(t, e)
@@ -271,13 +271,13 @@ type trapped struct {
 
 func (r *trapped) perStep() float64 { return r.sends + r.clock }
 
-// trapsAt counts with n requests at a time, once with short answers and once with long
-// ones: by the difference, what a request costs once does not count, nor does what was
+// trapsAt counts with n requests at a time, once with answers of few tokens and once
+// with more: by the difference, what a request costs once does not count, nor does what was
 // under way when the counters were read.
-func (e *engine) trapsAt(t *testing.T, tr *tracer, n int) *trapped {
+func (e *engine) trapsAt(t *testing.T, tr *tracer, n, few, most int) *trapped {
 	t.Helper()
 	var runs []trapped
-	for _, tokens := range []int{100, 900} {
+	for _, tokens := range []int{few, most} {
 		before := e.count(t, tr)
 		e.generate(t, n, tokens)
 		after := e.count(t, tr)

@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// TestSourceTraps counts the traps in the engine core per scheduler step, with step
+// detail on, for 1 request at a time and for 128, by both ways to see the steps. The
+// CPU build runs its worker in a process of its own: the core wakes it twice for each
+// step, and waits for it in a loop that reads the clock.
+func TestSourceTraps(t *testing.T) {
+	need(t)
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		t.Skipf("the kernel does not count runs of BPF programs: %v", err)
+	}
+	defer stats.Close()
+	e := startEngine(t, nil, "--max-num-seqs", "128")
+	rate(t, e) // warms up
+	var b, rates strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "source\trequests\tsteps\tsends\tclock\tsum\tAPI server\t")
+	fmt.Fprintf(&rates, "%.0f untraced", rate(t, e))
+	for _, source := range []string{"dispatch", "clock"} {
+		tr := attach(t, e, "--step-source", source, "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+		// Of the clock less, since it is slow: many hits a step.
+		short, long := 50, 250
+		if source == "clock" {
+			short, long = 10, 50
+		}
+		one, many := e.trapsAt(t, tr, 1, short, long), e.trapsAt(t, tr, 128, short, long)
+		fmt.Fprintf(&rates, ", %.0f by %s", rate(t, e), source)
+		tr.mustStop(t)
+		fmt.Fprintf(&rates, ", %.0f untraced", rate(t, e))
+		for _, s := range []*trapped{one, many} {
+			own := s.clock
+			if source == "dispatch" {
+				// These hits are second looks at the traps of sends.
+				if s.clock < s.sends-0.05 || s.clock > s.sends+0.05 {
+					t.Errorf("%d requests: %.3f looks at %.3f sends per step", s.requests, s.clock, s.sends)
+				}
+				own = 0
+				// One for the outputs, two for the worker.
+				if s.sends > 3.05 {
+					t.Errorf("%d requests: %.3f traps per step, want at most 3", s.requests, s.sends)
+				}
+			}
+			fmt.Fprintf(w, "%s\t%d\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", source, s.requests, s.steps, s.sends, own, s.sends+own, s.front)
+		}
+		if d := many.sends - one.sends; d > 0.05 || d < -0.05 {
+			t.Errorf("by %s: %.3f sends per step with one request, %.3f with 128", source, one.sends, many.sends)
+		}
+		time.Sleep(time.Second)
+	}
+	w.Flush()
+	t.Logf("traps per scheduler step in the engine core, its worker in another process\n%s", &b)
+	t.Logf("tokens/s with 32 requests at a time, in turn: %s (short runs on a shared machine: no benchmark)", &rates)
+}
