@@ -46,8 +46,13 @@ func (p *Peeker) Probes() []engine.Probe {
 	}
 	probes := []engine.Probe{p.clockProbe(module)}
 	if d, ok := p.dispatchProbe(); ok {
-		// Where workers are told of steps, the core waits for them in a loop that reads the clock.
-		probes = slices.Insert(probes, 0, d)
+		// Where workers are told of steps, the core waits for them in a loop that reads the
+		// clock: hundreds of traps a step. But what a KV connector loads is seen by the clock.
+		at := 0
+		if p.connected() {
+			at, d.Lacks = 1, d.Lacks+", and KV transfers"
+		}
+		probes = slices.Insert(probes, at, d)
 	}
 	if p.inside() {
 		probes = append(probes, p.arrivalProbes()...)
