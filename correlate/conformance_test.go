@@ -34,10 +34,10 @@ func layerOf(s *trace.Span) *semconv.Span {
 		}
 	}
 	op, _, _ := strings.Cut(s.Name, " ")
-	kind := kindVLLM
+	kind := "vllm"
 	for _, a := range s.Resource.Attrs {
-		if a.Key == "service.name" && a.Value == kindSGLang { // as scripts have it
-			kind = kindSGLang
+		if a.Key == "service.name" && a.Value == KindSGLang { // as scripts have it
+			kind = KindSGLang
 		}
 	}
 	return semconv.SpanByID(kind + ".entry." + op)

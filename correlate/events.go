@@ -57,6 +57,9 @@ func (c *Correlator) tokenEvent(r *request, stamp signal.Mono, o *signal.Output)
 
 // keep adds an event within the limit. Its time is monotonic until the span is built.
 func (c *Correlator) keep(r *request, name string, at signal.Mono, fill func(*attrs)) {
+	if !r.core.eng.rules.hasEvents() {
+		return
+	}
 	if len(r.events) >= c.opt.EventLimit {
 		r.dropped++
 		if name == semconv.EventDecode || r.decodes == 0 {

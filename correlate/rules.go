@@ -16,6 +16,8 @@ type rules interface {
 	// settled: nothing more is to be expected of r, which has ended in its core. If
 	// it is false, settle is to be called when it may have become true.
 	settled(r *request) bool
+	// hasEvents: requests have the events of precision 2.
+	hasEvents() bool
 	// view works out what can be said of r, which is about to be exported.
 	view(c *Correlator, r *request) view
 	// spans appends r's spans, parents before children; none if the level says so.
@@ -40,14 +42,13 @@ type rules interface {
 	usageMetric() string
 }
 
-// Kinds of engines with rules of their own.
+// Kinds of engines with rules of their own; any other has vLLM's.
 const (
-	kindVLLM   = "vllm"
-	kindSGLang = "sglang"
+	KindSGLang = "sglang"
 )
 
 func rulesOf(kind string) rules {
-	if kind == kindSGLang {
+	if kind == KindSGLang {
 		return &sglangRules{}
 	}
 	return vllmRules{}
@@ -61,6 +62,7 @@ func (c *Correlator) countFinished(r *request) { r.core.eng.rules.countFinished(
 type vllmRules struct{}
 
 func (vllmRules) abortEnds() bool                  { return true }
+func (vllmRules) hasEvents() bool                  { return true }
 func (vllmRules) settled(*request) bool            { return true }
 func (vllmRules) state(*core, *signal.EngineState) {}
 func (vllmRules) enginePoints(families, *engine)   {}

@@ -274,6 +274,14 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 		derived.add(spanStart)
 		partial.add(PartialStages)
 	}
+	// What the probes would have shown while they were out is missing.
+	probes := signal.DetailStamps
+	if t.kind == threadScheduler {
+		probes = signal.DetailSteps
+	}
+	if r.lostDetail(probes) != "" {
+		partial.add(PartialStages)
+	}
 	if t.dropped {
 		partial.add(PartialEvicted)
 	}

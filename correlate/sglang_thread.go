@@ -43,11 +43,13 @@ func place(t *thread, end signal.Mono) (list []placed, lost int) {
 	all := slices.Clone(t.stages)
 	all = append(all, unseenForwards(all)...)
 	seen := len(t.stages) // those behind are not
+	// A prefill after a retraction is whole when it comes, unless it is still the first.
+	prefilled := slices.ContainsFunc(t.stages, func(s stage) bool { return s.def.name == semconv.NamePrefillForward && !s.retract })
 	todo := make([]action, 0, len(all))
 	for i := range all {
 		s := &all[i]
 		stop := cmp.Or(s.end, end)
-		opens := s.def.opens && !(s.retract && s.def.name == semconv.NamePrefillForward) || s.end == 0
+		opens := s.def.opens && !(s.retract && prefilled && s.def.name == semconv.NamePrefillForward) || s.end == 0
 		switch {
 		case opens:
 			todo = append(todo, action{s.start, doOpen, i})

@@ -15,6 +15,8 @@ type sglangRules struct {
 // became of the request.
 func (*sglangRules) abortEnds() bool { return false }
 
+func (*sglangRules) hasEvents() bool { return false }
+
 // settled: the front end has stamped the end, and no other rank is at it. Else what
 // the engine has to say comes within moments, or not at all.
 func (*sglangRules) settled(r *request) bool {

@@ -28,7 +28,8 @@ func newAttach() *cobra.Command {
 		Use:   "attach --pid PID",
 		Short: "Trace an engine until interrupted",
 		Long: `Attach traces an engine until it is interrupted (Ctrl-C) or the engine exits, and
-exports its requests as they finish. Without an output it prints a line per request.`,
+exports its requests as they finish. Without an output it prints a line per request.
+Of SGLang, SIGUSR1 raises the trace level by one meanwhile, and SIGUSR2 lowers it.`,
 		Example: `  inferspan attach --pid 4242
   inferspan attach --pid 4242 --otlp-endpoint http://127.0.0.1:4318
   inferspan attach --pid 4242 --jsonl spans.jsonl --precision 2
@@ -86,6 +87,7 @@ exports its requests as they finish. Without an output it prints a line per requ
 			}
 			caps = target.Capabilities(live.Engine, host.Report{}, live.Probes())
 			loadTokens(live.Engine, p, opt)
+			defer followLevel(cmd.ErrOrStderr(), live.Engine.Kind, p, opt)()
 			err = live.Run(cmd.Context(), p, &exporter{out: out, p: p, every: uint64(o.every)})
 			p.Detach()
 			out.metrics(p.Metrics())

@@ -109,6 +109,7 @@ With --out it also writes, to a folder:
 				return err
 			}
 			loadTokens(live.Engine, p, opt)
+			defer followLevel(cmd.ErrOrStderr(), live.Engine.Kind, p, opt)()
 			caps := p.Capabilities(live.Engine, host.Report{}, live.Probes())
 			ctx, cancel := runContext(cmd.Context(), duration)
 			defer cancel()

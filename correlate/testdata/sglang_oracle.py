@@ -159,6 +159,13 @@ def unified(rng, s):
     overlap = rng.random() < 0.6
     s.set_scheduler_recv_time(step(rng))
     s.set_wait_queue_entry_time(step(rng))
+    if rng.random() < 0.15:  # put back before its first prefill is done
+        s.set_forward_entry_time(step(rng))
+        for _ in range(rng.randint(0, 2)):
+            schedule(rng, s, ForwardMode.EXTEND)
+            s.set_last_chunked_prefill_finish_time(step(rng))
+        s.set_wait_queue_entry_time(step(rng))
+        w.again = True
     prefill(rng, s, overlap)
     if rng.random() < 0.85:
         decode(rng, s, rng.randint(1, 6), overlap)
