@@ -19,8 +19,11 @@ const (
 	depthCore     = 8
 )
 
-// lacks is what the steps do not say that are seen at their dispatch.
+// lacks is what the steps do not say that are seen at their dispatch; and lacksLoads,
+// where the scheduler has a KV connector.
 const lacks = "when a step began to be scheduled (known where a new request says it), the state of the queues before it, and free KV blocks at its end"
+
+const lacksLoads = "requests that wait for KV blocks; "
 
 // dispatchProbe shows a step at the wake-up of the workers that are to run it, where
 // they are processes of their own. The function that sends it has its breakpoint
@@ -64,10 +67,14 @@ func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
 	p.inFlight(to, depthCore)
 	p.composition(out)
 	p.batch(out)
+	missing := lacks
+	if p.connected() {
+		missing = lacksLoads + lacks
+	}
 	return engine.Probe{
 		Detail: signal.DetailSteps,
 		Source: engine.SourceDispatch,
-		Lacks:  lacks,
+		Lacks:  missing,
 		ZMQ:    "zmq_msg_send",
 		Watches: []engine.Watch{
 			{Caller: plan.Func(moduleSocket, "Socket.send"), Plans: []*plan.Plan{to}},
