@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"cmp"
 	"slices"
 
 	"inferspan/correlate/semconv"
@@ -12,7 +13,7 @@ import (
 // was tried again before the request ran counts as one from its first beginning to
 // its last end, with the time of all.
 type transfer struct {
-	loads  []kvLoad // the earliest, at most maxKVLoads
+	loads  []kvLoad // in order of time, at most maxKVLoads
 	ns     int64
 	unseen bool // the beginning of one was not seen
 	exact  bool
@@ -41,12 +42,14 @@ func (c *Correlator) kvTransfer(s *signal.KVTransfer) {
 		r.kv = &transfer{exact: true}
 	}
 	t := r.kv
-	if s.Start == 0 || len(t.loads) == maxKVLoads {
+	if s.Start == 0 {
 		t.unseen = true
 		return
 	}
-	t.loads = append(t.loads, kvLoad{start: s.Start, end: s.End, tokens: s.Tokens, failed: s.Failed})
-	slices.SortStableFunc(t.loads, func(a, b kvLoad) int { return int(a.start - b.start) })
+	if len(t.loads) < maxKVLoads {
+		t.loads = append(t.loads, kvLoad{start: s.Start, end: s.End, tokens: s.Tokens, failed: s.Failed})
+		slices.SortStableFunc(t.loads, func(a, b kvLoad) int { return cmp.Compare(a.start, b.start) })
+	}
 	t.ns += int64(s.End - s.Start)
 	if !s.Exact {
 		t.exact, t.method = false, s.Method

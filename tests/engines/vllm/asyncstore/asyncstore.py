@@ -85,7 +85,10 @@ class AsyncStore(ExampleConnector):
         self._log(event="begin", id=request.request_id, at=now, tokens=num_external_tokens, failed=fails is not None, after=self._scheduled)
 
     def build_connector_meta(self, scheduler_output):
-        meta = Metadata(requests=super().build_connector_meta(scheduler_output).requests, loads=self._new)
+        # ExampleConnector stores what the first chunk of a prompt has blocks for.
+        stores = super().build_connector_meta(scheduler_output).requests
+        whole = [x for x in stores if len(x.slot_mapping) == len(x.token_ids)]
+        meta = Metadata(requests=whole, loads=self._new)
         self._new = []
         self._scheduled = time.monotonic_ns()
         for i in self._ended:
