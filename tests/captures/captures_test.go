@@ -161,6 +161,7 @@ var recorded = []struct {
 	{"connections", []string{"keep-alive", "pipeline", "chunked", "headers"}, 0},
 	{"tools", []string{"tools"}, 0},
 	{"pooling", []string{"embeddings", "score"}, 0},
+	{"kv", []string{"long"}, 0},
 }
 
 // TestEntrySpans counts the entry spans of each recording against the plan of the

@@ -27,12 +27,15 @@ responses-messages|generate|responses,messages|
 connections|generate|keep-alive,pipeline,chunked,headers|
 tools|generate|tools|
 pooling|pooling|embeddings,score|
+kv|kv|long|
 '
 flags_generate="--num-gpu-blocks-override 12 --max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
 flags_pooling="--runner pooling --convert embed"
 
 work=$(mktemp -d)
-. "$engine/env.sh"
+# What is played is in the store, and is loaded.
+flags_kv="--no-enable-prefix-caching --kv-transfer-config {\"kv_connector\":\"AsyncStore\",\"kv_connector_module_path\":\"asyncstore\",\"kv_role\":\"kv_consumer\",\"kv_connector_extra_config\":{\"shared_storage_path\":\"$work/store\",\"delay\":0.03}}"
+. tests/engines/common.sh
 # A path that is the same on every machine: recordings hold it.
 mkdir -p /tmp/models
 ln -sfn "$CACHE/tiny" /tmp/models/tiny
@@ -64,16 +67,19 @@ idle() {
 
 names=("$@")
 port=8700
-for server in generate pooling; do
+for server in generate pooling kv; do
 	list=$(grep -F "|$server|" <<<"$captures" | while IFS='|' read -r name rest; do if wanted "$name"; then echo "$name|$rest"; fi; done)
 	[ -n "$list" ] || continue
 	while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 	flags=flags_$server
+	# The last one: other servers go without.
+	if [ $server = kv ]; then export PYTHONPATH=$PWD/$engine/asyncstore; fi
 	# shellcheck disable=SC2086
 	pid=$("$engine/serve.sh" start --port "$port" --log "$work/vllm.log" -- ${!flags})
 	url=http://127.0.0.1:$port
 	# What compiles on first use is not part of a recording.
 	if [ $server = generate ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
+	if [ $server = kv ]; then bin/workload --url "$url" --scenarios long --seed $seed --concurrency 1 --log /dev/null 2>/dev/null; fi
 	idle "$url"
 	while IFS='|' read -r name _ scenarios more; do
 		: >"$work/record.log" # else the last recording's line is found
