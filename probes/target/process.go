@@ -152,14 +152,40 @@ func (s *scan) inspect(pid int) (*proc, error) {
 	return p, nil
 }
 
-// findRole says what the process does, by its stack first. of are the engines whose
-// code it may run: the one that shows a role is it.
-func (p *proc) findRole(of []*engineKind) {
-	if p.interp != nil {
+// stackTries is how often the stack of a process that says it has a role is read until
+// it shows one: that of a loop that never waits changes while it is read.
+const stackTries = 20
+
+// readFrames reads the stack of the main thread.
+func (p *proc) readFrames(of []*engineKind) {
+	if p.interp == nil {
+		return
+	}
+	role := false
+	for _, k := range of {
+		_, title := k.byTitle(p.cmdline)
+		_, command := k.byCommand(p.cmdline)
+		role = role || title || command
+	}
+	for range stackTries {
 		if frames, err := p.interp.MainFrames(); err == nil {
 			p.frames = frames
 		}
+		for _, k := range of {
+			if _, ok := k.roleByStack(p.frames); ok {
+				return
+			}
+		}
+		if !role {
+			return
+		}
 	}
+}
+
+// findRole says what the process does, by its stack first. of are the engines whose
+// code it may run: the one that shows a role is it.
+func (p *proc) findRole(of []*engineKind) {
+	p.readFrames(of)
 	found := func(by func(*engineKind) (roleOf, bool)) bool {
 		for _, k := range of {
 			if r, ok := by(k); ok {
