@@ -88,6 +88,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 			r.preBefore = signal.Some(n)
 		}
 	}
+	r.lookedAt = s.At
 	if !s.Output.OK || s.Output.V != 0 {
 		return
 	}
@@ -115,6 +116,19 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 		if m := e.msgs.get(first.msg); m != nil && m.recv.at != 0 {
 			r.firstRecv = m.recv
 		}
+	}
+}
+
+// countedBefore: an output comes that was made before r was looked at, on its way then:
+// what it has was counted there.
+func (r *request) countedBefore(tokens, preempted int64) {
+	r.before.V -= tokens
+	r.preBefore.V -= preempted
+	if r.before.V < 0 {
+		r.before = signal.Opt[int64]{}
+	}
+	if r.preBefore.V < 0 {
+		r.preBefore = signal.Opt[int64]{}
 	}
 }
 

@@ -49,6 +49,12 @@ func TestPeeked(t *testing.T) {
 		{"outputs come before the peek", func() *script {
 			return newScript().step(90, out("a", 1)).step(99, out("a", 2)).step(101, out("a", 1)).peek(100, "a", 7).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
 		}, map[string]any{"gen_ai.usage.completion_tokens": int64(9), "inferspan.partial": []string{"outputs"}}},
+		{"an output is on its way during the look", func() *script {
+			return newScript().step(90, out("a", 1)).peek(100, "a", 7, func(p *signal.RequestPeeked) { p.Preemptions = signal.Some[int64](2) }).
+				step(99, out("a", 1, func(o *signal.Output) {
+					o.Events = []signal.EngineEvent{{Kind: signal.EventPreempted, At: at(92)}, {Kind: signal.EventScheduled, At: at(95)}}
+				})).step(101, out("a", 1)).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, map[string]any{"gen_ai.usage.completion_tokens": int64(9), "gen_ai.request.preemption_count": int64(2), "inferspan.partial": []string{"outputs"}}},
 		{"too long before", func() *script {
 			s := newScript()
 			for i := range 20 {

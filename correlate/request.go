@@ -73,6 +73,7 @@ type request struct {
 	started   bool              // QUEUED came with its first output
 	before    signal.Opt[int64] // tokens that were generated before those counted here
 	preBefore signal.Opt[int64] // preemptions likewise
+	lookedAt  signal.Mono       // when these were read
 	unstamped bool              // an output had no credible stamp
 
 	steps      *requestSteps // nil: no step with it was seen
@@ -225,8 +226,12 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 	n := max(o.NumTokens, 0)
 	r.tokens += int64(n)
 	co.m.generated += uint64(n)
+	preempted := r.preempted
 	if len(o.Events) > 0 {
 		c.engineEvents(co, r, o.Events)
+	}
+	if stamp != 0 && stamp < r.lookedAt {
+		r.countedBefore(int64(n), r.preempted-preempted)
 	}
 	if r.outputs == 1 {
 		c.firstOutput(co, r, s, o, stamp, seq)

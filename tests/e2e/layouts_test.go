@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"inferspan/tests/workload"
 )
@@ -142,30 +142,52 @@ func TestLoRA(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := startEngine(t, nil, "--enable-lora", "--lora-modules", "sql="+adapter)
-	tr := attach(t, e)
 	const each = 4
-	for i := range 2 * each {
+	ask := func(i, tokens int) error {
 		model := []string{"tiny", "sql"}[i%2]
-		body := fmt.Sprintf(`{"model":%q,"prompt":"say %d","max_tokens":5}`, model, i)
+		body := fmt.Sprintf(`{"model":%q,"prompt":"say %d","max_tokens":%d,"ignore_eos":true}`, model, i, tokens)
 		resp, err := http.Post(e.url+"/v1/completions", "application/json", strings.NewReader(body))
 		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("status %d: %s", resp.StatusCode, answer)
+		}
+		return err
+	}
+	// Two run when the tracer comes: which model they ask for is known by looking.
+	running := make(chan error, 2)
+	for i := range 2 {
+		go func() { running <- ask(i, 900) }()
+	}
+	for e.metrics(t).sum("vllm:num_requests_running") < 2 {
+		time.Sleep(50 * time.Millisecond)
+	}
+	tr := attach(t, e)
+	early := 2 - int(e.metrics(t).sum("vllm:num_requests_running"))
+	for i := range 2 * each {
+		if err := ask(i, 5); err != nil {
 			t.Fatal(err)
 		}
-		var answer bytes.Buffer
-		io.Copy(&answer, resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Fatalf("status %d: %s", resp.StatusCode, &answer)
+	}
+	for range 2 {
+		if err := <-running; err != nil {
+			t.Fatal(err)
 		}
 	}
-	tr.settle(t, 2*each)
+	tr.settle(t, 2*each+2)
 	got := map[string]int{}
 	for _, s := range tr.mustStop(t) {
 		if s.llmRequest() {
 			got[s.text("gen_ai.request.model_name")]++
 		}
 	}
-	if got["tiny"] != each || got["sql"] != each || len(got) != 2 {
-		t.Errorf("engine requests by model: %v, want %d of tiny and of sql", got, each)
+	if early > 0 {
+		t.Fatalf("%d requests ended before the tracer was attached", early)
+	}
+	if got["tiny"] != each+1 || got["sql"] != each+1 || len(got) != 2 {
+		t.Errorf("engine requests by model: %v, want %d of tiny and of sql", got, each+1)
 	}
 }
