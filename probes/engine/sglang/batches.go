@@ -1,0 +1,314 @@
+package sglang
+
+import (
+	"cmp"
+	"slices"
+
+	"inferspan/bpf/event/capture"
+	"inferspan/correlate/signal"
+	"inferspan/probes/python/plan"
+)
+
+// Bounds of what is remembered of a process.
+const (
+	maxLives = 1 << 14
+	// Batches whose result is to come: overlapping loops have two.
+	maxBatches = 4
+	// Captures after which one that ended is forgotten: a batch that was launched before
+	// it ended still shows it.
+	keepEnded = 8
+)
+
+// process is a scheduler.
+type process struct {
+	core    signal.Core
+	lives   map[string]*life
+	ended   []string // in the order in which they ended
+	count   uint64   // captures of batches and outputs
+	number  int64    // of the last batch
+	some    bool     // there was one
+	batches []*batch // without a result yet, in their order
+	step    signal.Step
+}
+
+// batch is a batch that was launched.
+type batch struct {
+	number  signal.Opt[int64]
+	launch  signal.Mono
+	size    signal.Opt[int64]
+	mode    string
+	decode  bool
+	each    int64 // tokens of each request that decodes, -1 if not known
+	partial bool
+	reqs    []signal.StepRequest
+}
+
+// life returns a request, which may be new.
+func (c *Captures) life(p *process, id string, m moment) *life {
+	l := p.lives[id]
+	if l != nil && l.done && m.have[stampReceived] && m.at[stampReceived] > l.seen.at[stampCompleted] {
+		l = nil // the id is used again
+	}
+	if l == nil {
+		if len(p.lives) >= maxLives {
+			c.evict(p)
+		}
+		l = &life{}
+		p.lives[id] = l
+	}
+	return l
+}
+
+// evict forgets the half of the requests that were seen the longest time ago.
+func (c *Captures) evict(p *process) {
+	ids := make([]string, 0, len(p.lives))
+	for id := range p.lives {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(p.lives[a].last, p.lives[b].last), cmp.Compare(a, b)) })
+	for _, id := range ids[:len(ids)/2] {
+		delete(p.lives, id)
+		c.stats.Evicted++
+	}
+}
+
+// forget drops requests that ended a while ago.
+func (p *process) forget() {
+	n := 0
+	for _, id := range p.ended {
+		l := p.lives[id]
+		if l != nil && l.done && p.count-l.last < keepEnded {
+			break
+		}
+		if l != nil && l.done {
+			delete(p.lives, id)
+		}
+		n++
+	}
+	p.ended = slices.Delete(p.ended, 0, n)
+}
+
+// see takes the stamps of a request; nil if it cannot be told which one it is, or it had
+// ended before.
+func (c *Captures) see(p *process, s *stager, id string, m moment) *life {
+	if id == "" {
+		c.stats.NoID++
+		return nil
+	}
+	l := c.life(p, id, m)
+	if l.done {
+		return nil
+	}
+	s.stamps(id, l, m)
+	l.last = p.count
+	if l.done {
+		p.ended = append(p.ended, id)
+	}
+	return l
+}
+
+// list takes the stamps of the requests of a list, and calls f for each.
+func (c *Captures) list(p *process, s *stager, v reading, l *list, f func(n int, i item, l *life)) (there, whole bool) {
+	there, whole = l.items(v.c, func(n int, i item) {
+		id := i.id()
+		life := c.see(p, s, id, i.moment())
+		if f != nil && id != "" {
+			f(n, i, life)
+		}
+	})
+	if !whole {
+		c.stats.Cut++
+		if x := v.c.Slot(l.slot); x != nil && x.Tag == capture.TagItems {
+			c.stats.Requests += uint64(x.Total - x.Count())
+		}
+	}
+	return there, whole
+}
+
+// lapse: captures were missed. Requests that were not seen since count may have had
+// results in between.
+func (p *process) lapse(count uint64) {
+	for _, l := range p.lives {
+		if l.last < count {
+			l.lapsed = true
+		}
+	}
+}
+
+// batch: a batch was launched. What its requests' stamps are now is from before it.
+func (c *Captures) batch(p *process, s *stager, v reading) {
+	p.count++
+	b := &batch{launch: v.mono(slotLaunch), each: -1}
+	if v.l.plan == planLaunch {
+		b.launch = s.at
+	}
+	if v.value(slotNoDrafts) != nil {
+		b.each = 1
+	}
+	if n, ok := v.int(slotNumber); ok {
+		b.number = signal.Some(n)
+	} else if n, ok := v.int(slotCount); ok {
+		b.number = signal.Some(n)
+	}
+	if b.number.OK {
+		if p.some && b.number.V != p.number+1 {
+			c.stats.Gaps++
+			p.lapse(p.count)
+			p.batches = p.batches[:0]
+		}
+		p.number, p.some = b.number.V, true
+		queue, _ := v.int(slotQueue)
+		s.upto = b.number.V - 1 - queue
+	}
+	_, beforeWhole := c.list(p, s, v, &v.l.before, nil)
+	if id, at := v.str(slotChunked), v.value(slotChunkedAt); id != "" && at != nil && p.lives[id] != nil {
+		var m moment
+		m.at[stampChunk], m.have[stampChunk] = monoOf(at)
+		c.see(p, s, id, m)
+	}
+	extend, prefix := v.value(slotExtend), v.value(slotPrefix)
+	entering := func(n int, i item, l *life) { b.enter(n, i, l, ints(extend, n), ints(prefix, n)) }
+	there, whole := c.list(p, s, v, &v.l.entering, entering)
+	if there {
+		b.mode = "prefill"
+		if v.value(slotPrebuilt) != nil {
+			b.mode = "prebuilt"
+		}
+		b.size = opt(v.int(slotSize))
+	} else {
+		b.decode = true
+		b.mode = "decode"
+		there, whole = c.list(p, s, v, &v.l.decoding, b.run)
+		if x := v.c.Slot(v.l.decoding.slot); there {
+			b.size = signal.Some(int64(x.Total))
+		}
+	}
+	b.partial = !there || !whole
+	if b.partial || !beforeWhole {
+		p.lapse(p.count)
+	}
+	for _, q := range b.reqs {
+		if l := p.lives[string(q.ID)]; l != nil && !l.done {
+			s.schedule(string(q.ID), l, b)
+		}
+	}
+	if len(b.reqs) > 0 || b.partial {
+		p.batches = append(p.batches, b)
+	}
+	for len(p.batches) > maxBatches-1 {
+		p.give(p.batches[0], 0, s)
+	}
+	p.forget()
+}
+
+func opt(n int64, ok bool) signal.Opt[int64] { return signal.Opt[int64]{V: n, OK: ok} }
+
+// enter adds a request to a batch that does not decode only.
+func (b *batch) enter(_ int, i item, l *life, tokens, computed signal.Opt[int64]) {
+	q := signal.StepRequest{ID: []byte(i.id()), Tokens: -1, Computed: computed}
+	if tokens.OK {
+		q.Tokens = tokens.V
+	}
+	more, known := i.int("inflight_middle_chunks")
+	made, generated := i.int("output_ids.len()")
+	switch {
+	case l == nil:
+	case l.retract:
+		q.Phase = signal.StepRecompute
+	case generated && made > 0:
+		q.Phase = signal.StepDecode
+	case known && more > 0:
+		q.Phase = signal.StepPrefillChunk
+	case known:
+		q.Phase = signal.StepPrefillEnd
+	}
+	if l != nil {
+		q.Entry = l.entry()
+	}
+	b.reqs = append(b.reqs, q)
+}
+
+// run adds a request to a batch that decodes. How many tokens are tried for it is not
+// known where some are drafts.
+func (b *batch) run(_ int, i item, l *life) {
+	q := signal.StepRequest{ID: []byte(i.id()), Tokens: b.each, Entry: signal.StepRunning, Phase: signal.StepDecode}
+	if l != nil {
+		l.entered = true
+	}
+	b.reqs = append(b.reqs, q)
+}
+
+// entry says how a request comes into a batch, and that it did.
+func (l *life) entry() signal.StepEntry {
+	was := l.entered
+	l.entered = true
+	switch {
+	case l.back:
+		l.back = false
+		return signal.StepResumed
+	case was:
+		return signal.StepRunning
+	case l.begun && !l.retract:
+		return signal.StepNew
+	}
+	return signal.StepEntryUnknown
+}
+
+// outputs: the outputs of a batch are about to be sent. Only requests that end have their
+// stamps read.
+func (c *Captures) outputs(p *process, s *stager, v reading) {
+	p.count++
+	n, ok := v.int(slotNumber)
+	if ok {
+		s.upto = n
+	}
+	c.list(p, s, v, &v.l.ended, nil)
+	c.list(p, s, v, &v.l.sent, nil)
+	c.list(p, s, v, &v.l.decoded, nil)
+	if ok {
+		for len(p.batches) > 0 && p.batches[0].number.V < n {
+			p.give(p.batches[0], 0, s)
+		}
+		if len(p.batches) > 0 && p.batches[0].number.V == n {
+			p.give(p.batches[0], s.at, s)
+		}
+	}
+	p.forget()
+}
+
+// give hands over the first batch, whose result was there at update, 0 if that was not
+// seen.
+func (p *process) give(b *batch, update signal.Mono, s *stager) {
+	p.batches = slices.Delete(p.batches, 0, 1)
+	p.step = signal.Step{
+		Core: p.core, Number: b.number, Schedule: b.launch, Update: update, Requests: b.reqs, Partial: b.partial,
+	}
+	s.emit(&p.step)
+}
+
+// abort: a request that is in no batch is given up.
+func (c *Captures) abort(p *process, s *stager, v reading) {
+	var m moment
+	for k, name := range stampNames {
+		if x := v.value(name); x != nil {
+			m.at[k], m.have[k] = monoOf(x)
+		}
+	}
+	id := v.str(slotID)
+	c.see(p, s, id, m)
+	if l := p.lives[id]; l != nil && !l.done {
+		l.done = true
+		p.ended = append(p.ended, id)
+	}
+}
+
+// ints gives element n of a list of ints.
+func ints(v *plan.Value, n int) signal.Opt[int64] {
+	if v == nil || v.Tag != capture.TagItems || n >= v.Count() || v.Per != 1 {
+		return signal.Opt[int64]{}
+	}
+	if x := &v.Values[n]; x.Tag == capture.TagInt && x.Int >= 0 {
+		return signal.Some(x.Int)
+	}
+	return signal.Opt[int64]{}
+}

@@ -1,0 +1,121 @@
+package sglang
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"inferspan/bpf/event"
+	"inferspan/bpf/event/capture"
+	"inferspan/correlate/signal"
+	"inferspan/probes/note"
+	"inferspan/probes/python/plan"
+)
+
+// TestFront plays the clock reads of a front end and of a DP controller.
+func TestFront(t *testing.T) {
+	slots := append([]string{slotID, slotAborted, slotFinished}, frontNames...)
+	const dispatch, first, finish, controller = 1, 2, 3, 4
+	yes, no := plan.Value{Tag: capture.TagBool, Int: 1}, plan.Value{Tag: capture.TagBool}
+	gone := plan.Value{Tag: capture.TagMissing, Missing: capture.MissingFrame}
+	begun := map[string]plan.Value{slotID: strValue("a"), nameCreated: timeValue(10), nameTokenized: timeValue(12), nameDispatch: timeValue(13), nameDispatched: timeValue(14)}
+	and := func(more map[string]plan.Value) map[string]plan.Value {
+		all := map[string]plan.Value{}
+		for _, m := range []map[string]plan.Value{begun, more} {
+			for k, v := range m {
+				all[k] = v
+			}
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		plan   uint32
+		values map[string]plan.Value
+		want   string
+	}{
+		"handed over": {dispatch, map[string]plan.Value{slotID: strValue("a"), nameCreated: timeValue(10), nameTokenized: timeValue(12)},
+			"a tokenize 10-12, a times 10 0 0 0"},
+		"first output":          {first, and(map[string]plan.Value{slotFinished: no}), "a api_server_dispatch 13-14, a times 10 14 0 0"},
+		"first and last output": {first, and(map[string]plan.Value{slotFinished: yes}), "a api_server_dispatch 13-14, a times 10 14 20 20"},
+		"last output":           {finish, and(map[string]plan.Value{nameFirst: timeValue(18)}), "a times 0 0 18 20"},
+		"aborted in the queue":  {finish, map[string]plan.Value{slotID: gone, slotAborted: strValue("b"), nameFirst: timeValue(0)}, "b times 0 0 0 20"},
+		"no id":                 {finish, map[string]plan.Value{slotID: gone, slotAborted: gone}, ""},
+		"by the controller":     {controller, map[string]plan.Value{slotID: strValue("a"), dispatchName: timeValue(19)}, "a dpc_dispatch 19-20"},
+	} {
+		s := &scene{t: t, c: NewCaptures(1)}
+		for n, name := range []string{planDispatch, planFirst, planFinish} {
+			s.c.Plan(uint32(n+1), note.Plan{Name: name, Slots: slots})
+		}
+		s.c.Plan(controller, note.Plan{Name: planController, Slots: []string{slotID, dispatchName}})
+		all := slots
+		if test.plan == controller {
+			all = []string{slotID, dispatchName}
+		}
+		s.play(test.plan, 20, all, test.values)
+		if got := strings.Join(s.w.lines, ", "); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// TestSteps checks what steps are made of a scheduler's batches.
+func TestSteps(t *testing.T) {
+	s := newScene(t)
+	a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampQueued: 11, stampForward: 12, stampLastForward: 12}, parts: []int64{1}}
+	s.number = 4
+	s.prefill(13, 0, nil, a)
+	b := req{id: "b", at: map[timing]float64{stampReceived: 14, stampQueued: 15, stampForward: 16, stampLastForward: 16}}
+	a.parts = []int64{0}
+	s.prefill(17, 1, nil, a, b)
+	ended := with(a, map[timing]float64{stampPrefilled: 19, stampLastPrefilled: 19, stampCompleted: 20})
+	s.sent(21, 6, []req{ended}, with(b, map[timing]float64{stampPrefilled: 19, stampLastPrefilled: 19}))
+	s.decode(22, 0, b)
+	s.decode(24, 1, b)
+	s.decode(26, 1, b)
+	s.sent(29, 8, nil, b)
+	steps := slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return !strings.HasPrefix(l, "step") })
+	want := []string{"step 5 13-0 a:0+-1/11", "step 6 17-21 a:0+-1/22 b:0+-1/12", "step 7 22-0 b:0+1/23", "step 8 24-29 b:0+1/23"}
+	if !slices.Equal(steps, want) {
+		t.Errorf("steps\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestBounds checks that a process does not take more memory than it should, whatever
+// happens in it.
+func TestBounds(t *testing.T) {
+	s := newScene(t)
+	var all []req
+	for i := range maxLives + 100 {
+		all = append(all, req{id: fmt.Sprint(i)})
+		if len(all) == 400 {
+			s.decode(float64(s.number+1), 0, all...)
+			all = all[:0]
+		}
+	}
+	if n := len(s.c.processes[testPID].lives); n > maxLives {
+		t.Errorf("%d requests are remembered, at most %d should", n, maxLives)
+	}
+	if s.c.Stats().Evicted == 0 {
+		t.Error("nothing was forgotten")
+	}
+	s.c.Exit(testPID)
+	if len(s.c.processes) != 0 {
+		t.Error("the process is not forgotten")
+	}
+}
+
+// FuzzCapture checks that no capture breaks the decoder.
+func FuzzCapture(f *testing.F) {
+	s := newScene(f)
+	f.Add(uint32(1), []byte{}, uint16(0))
+	f.Fuzz(func(t *testing.T, number uint32, data []byte, values uint16) {
+		r := &event.Record{Header: event.Header{Kind: event.KindCapture, Time: 1e9, PID: testPID},
+			Capture: event.Capture{Plan: number%4 + 1, Values: values, Flags: event.CaptureCut}, Data: data}
+		_ = s.c.Capture(r, func(x signal.Signal) {
+			if st, ok := x.(*signal.Stage); ok && (st.Start == 0 || st.End != 0 && st.End < st.Start) {
+				t.Errorf("stage %+v", st)
+			}
+		})
+	})
+}

@@ -1,0 +1,312 @@
+package sglang
+
+import (
+	"errors"
+	"strings"
+
+	"inferspan/correlate/signal"
+	"inferspan/probes/engine"
+	"inferspan/probes/python"
+	"inferspan/probes/python/plan"
+)
+
+// Modules of the functions that are watched.
+const (
+	moduleScheduler  = "sglang.srt.managers.scheduler"
+	moduleStreamer   = "sglang.srt.managers.scheduler_components.output_streamer"
+	moduleStreamer55 = "sglang.srt.managers.scheduler_output_processor_mixin" // 0.5.5
+	moduleTokenizer  = "sglang.srt.managers.tokenizer_manager"
+	moduleController = "sglang.srt.managers.data_parallel_controller"
+	moduleStats      = "sglang.srt.observability.req_time_stats"
+	moduleDrafts     = "sglang.srt.speculative.spec_info"
+	moduleMode       = "sglang.srt.model_executor.forward_batch_info"
+)
+
+// decodeMode is the forward mode of a batch that only decodes.
+var decodeMode = plan.Func(moduleMode, "ForwardMode.DECODE")
+
+// message is the class of what is sent between processes, which keeps an id in a slot.
+var message = plan.Func("sglang.srt.managers.io_struct", "BaseReq")
+
+// Names of the capture plans.
+const (
+	planBatch      = "batch"       // a batch is under way
+	planLaunch     = "launch"      // the same, at the moment of its launch
+	planOutputs    = "outputs"     // outputs are about to be sent
+	planAbort      = "abort"       // a request that is in no batch is given up
+	planDispatch   = "dispatch"    // the front end is about to hand a request over
+	planFirst      = "first"       // it has the first output of one
+	planFinish     = "finish"      // it has the last one
+	planController = "dp_dispatch" // the DP controller has handed a request over
+)
+
+// Bounds of what is read of a step. Those of lists are beyond what a record holds.
+const (
+	maxItems   = 4096
+	maxIDBytes = 256
+	// Frames outwards from the function that is called.
+	depthLoop    = 1  // the loop appends to its queue
+	depthOutputs = 10 // pickling and sending are between the streamer and libzmq
+	depthResult  = 14
+	depthStamp   = 4
+)
+
+// loops are the functions that run batches ahead of the results of the ones before, for
+// which they have a queue.
+var loops = []string{"event_loop_overlap", "event_loop_overlap_disagg_prefill", "event_loop_overlap_disagg_decode"}
+
+// busyLoop is what the loop of an idle scheduler does once in a turn.
+var busyLoop = []engine.Code{{Name: "Scheduler.process_input_requests", File: "sglang/srt/managers/scheduler.py"}}
+
+// SchedulerProbes returns what to put into a process that runs a scheduler to see its
+// batches and the times of the requests in them. What this version lacks is left out.
+//
+// An overlapping loop appends each batch that it has launched to a queue, and calls
+// that C function at no other time; others read the clock at the launch, which costs
+// an idle scheduler something. What a step gave is sent, which the tap on messages
+// probes anyway.
+func SchedulerProbes(in *python.Interp) []engine.Probe {
+	stats := statFields(in, requestStats)
+	var ahead []engine.Watch
+	overlap, running := runningLoop(in)
+	for _, loop := range loops {
+		if running && loop != overlap {
+			continue
+		}
+		fn := plan.Func(moduleScheduler, "Scheduler."+loop)
+		if _, err := in.Code(fn.Module, fn.Path...); err != nil {
+			continue
+		}
+		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats)}})
+	}
+	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: outputWatches(in, stats)}}
+	if len(ahead) > 0 {
+		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
+	}
+	fn := plan.Func(moduleScheduler, "Scheduler.run_batch")
+	each := engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats)}}
+	return append(probes, engine.Probe{
+		Detail: signal.DetailSteps, Callable: plan.Func("time", "monotonic"), Watches: []engine.Watch{each}, Waiting: busyLoop, PerTurn: 1,
+	})
+}
+
+// runningLoop returns the name of the loop that the scheduler is in, "" if it is one that
+// does not overlap; ok is false if that cannot be seen.
+func runningLoop(in *python.Interp) (name string, ok bool) {
+	frames, err := in.MainFrames()
+	if err != nil {
+		return "", false
+	}
+	for _, f := range frames {
+		_, last, _ := strings.Cut(f.Name, ".")
+		if !strings.HasPrefix(last, "event_loop_") {
+			continue
+		}
+		for _, loop := range loops {
+			if last == loop {
+				return loop, true
+			}
+		}
+		return "", true
+	}
+	return "", false
+}
+
+// batchPlan reads a batch that was launched: its requests, with their times. Those of a
+// decode step differ from those of the step before by one stamp each, so that no more
+// is read.
+//
+// Results come one or two steps later. A request whose result is about to be worked on,
+// which will replace its stamps, is in this batch or in the one before. What a result
+// sends shows the stamps, too, but not each does: a request that does not stream is in
+// some messages only.
+func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string) *plan.Plan {
+	p := plan.New(name, fn, depthLoop)
+	self := p.Local("self")
+	batch := p.Local("batch")
+	batch.Attr("forward_iter").Value(slotNumber)
+	self.Attr("forward_ct").Value(slotCount)
+	if name == planBatch {
+		batch.Attr("launch_ts").Value(slotLaunch)
+		self.Attr("result_queue").Len(slotQueue)
+	}
+	mode := batch.Attr("forward_mode").Value(slotMode)
+	if _, err := in.Path(moduleMode, "ForwardMode", "PREBUILT"); err == nil {
+		batch.Attr("forward_mode").When(mode.Is(plan.Func(moduleMode, "ForwardMode.PREBUILT"))).Value(slotPrebuilt)
+	}
+	drafts := batch.Attr("spec_algorithm")
+	batch.Attr("spec_algorithm").When(drafts.Is(plan.Func(moduleDrafts, "SpeculativeAlgorithm.NONE"))).Addr(slotNoDrafts)
+	batch.Attr("reqs").When(mode.IsNot(decodeMode)).Len(slotSize)
+	requests(batch.Attr("reqs").When(mode.IsNot(decodeMode)), slotEntering, stats, batchStats, enteringParts)
+	batch.Attr("extend_lens").When(mode.IsNot(decodeMode)).Elements(slotExtend, maxItems, 0)
+	batch.Attr("prefix_lens").When(mode.IsNot(decodeMode)).Elements(slotPrefix, maxItems, 0)
+	self = p.Local("self") // once more, behind what the condition is about
+	last := self.Attr("last_batch")
+	before := self.Attr("last_batch").When(last.Differs(batch))
+	requests(before.Attr("reqs"), slotBefore, stats, resultStats, nil)
+	chunked := self.Attr("chunked_req")
+	chunked.Attr("rid").Str(slotChunked, maxIDBytes)
+	if has(stats, stampNames[stampChunk]) {
+		chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
+	}
+	// Last, since it may need all the room that is left.
+	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decodeStats, nil)
+	return p
+}
+
+// requests adds the requests of a list: for each its id, some of its stamps, and parts.
+func requests(r *plan.Ref, slot string, have []string, stamps []timing, parts []string) {
+	paths, names := requestPaths(have, stamps, parts)
+	r.EachPath(slot+":"+strings.Join(names, ","), maxItems, maxIDBytes, paths...)
+}
+
+func requestPaths(have []string, stamps []timing, parts []string) (paths, names []string) {
+	paths, names = []string{"rid"}, []string{"rid"}
+	for _, s := range stamps {
+		if name := stampNames[s]; has(have, name) {
+			paths, names = append(paths, "time_stats."+name), append(names, name)
+		}
+	}
+	return append(paths, parts...), append(names, parts...)
+}
+
+// outputWatches: the requests that end, when their outputs are sent or they are given up.
+func outputWatches(in *python.Interp, stats []string) []engine.Watch {
+	var plans []*plan.Plan
+	for _, fn := range []plan.Function{
+		plan.Func(moduleStreamer, "SchedulerOutputStreamer._stream_output_generation"),
+		plan.Func(moduleStreamer, "SchedulerOutputStreamer._stream_output_embedding"),
+		plan.Func(moduleStreamer55, "SchedulerOutputProcessorMixin.stream_output_generation"),
+		plan.Func(moduleStreamer55, "SchedulerOutputProcessorMixin.stream_output_embedding"),
+	} {
+		if _, err := in.Code(fn.Module, fn.Path...); err != nil {
+			continue
+		}
+		p := plan.New(planOutputs, fn, depthOutputs)
+		result := plan.Func(moduleScheduler, "Scheduler.process_batch_result")
+		if _, err := in.Code(result.Module, result.Path...); err == nil {
+			batch := p.Frame(result, depthResult).Local("batch")
+			batch.Attr("forward_iter").Value(slotNumber)
+			mode := batch.Attr("forward_mode")
+			requests(p.Local("reqs").When(mode.Is(decodeMode)), slotDecoded, stats, loopStats, nil)
+			requests(p.Local("reqs").When(mode.IsNot(decodeMode)), slotSent, stats, resultStats, nil)
+		}
+		paths, names := requestPaths(stats, endStats, nil)
+		p.Local("reqs").EachPathIf(slotEnded+":"+strings.Join(names, ","), maxItems, maxIDBytes, "finished_reason", paths...)
+		plans = append(plans, p)
+	}
+	abort := plan.Func(moduleScheduler, "Scheduler.send_abort_output")
+	if _, err := in.Code(abort.Module, abort.Path...); err == nil {
+		p := plan.New(planAbort, abort, depthOutputs)
+		req := p.Local("req")
+		req.Attr("rid").Str(slotID, maxIDBytes)
+		times := req.Attr("time_stats")
+		for _, s := range endStats {
+			if has(stats, stampNames[s]) {
+				times.Attr(stampNames[s]).Value(stampNames[s])
+			}
+		}
+		plans = append(plans, p)
+	}
+	return []engine.Watch{{Caller: plan.Func("zmq.sugar.socket", "Socket.send"), Plans: plans}}
+}
+
+// FrontProbes returns what to put into a process that runs a tokenizer manager to see
+// when it works on a request: it reads the clock some seven times for each, and not for
+// steps.
+func FrontProbes(in *python.Interp) ([]engine.Probe, error) {
+	stats := statFields(in, frontStats)
+	if stats == nil {
+		return nil, engine.ErrNoFront
+	}
+	api := func(method string) plan.Function { return plan.Func(moduleStats, "APIServerReqTimeStats."+method) }
+	dispatch := plan.New(planDispatch, api("set_api_server_dispatch_time"), depthStamp)
+	frontStamps(dispatch.Local("self"), stats)
+	dispatch.Frame(plan.Func(moduleTokenizer, "TokenizerManager._send_one_request"), depthStamp).Local("tokenized_obj").AttrOf(message, "rid").Str(slotID, maxIDBytes)
+
+	first := plan.New(planFirst, plan.Func(moduleTokenizer, "TokenizerManager._handle_batch_output"), 1)
+	first.Local("rid").Str(slotID, maxIDBytes)
+	state := first.Local("state")
+	state.Attr("finished").Value(slotFinished)
+	frontStamps(state.Attr("time_stats"), stats)
+
+	finish := plan.New(planFinish, api("set_finished_time"), depthStamp)
+	frontStamps(finish.Local("self"), stats)
+	finish.Frame(plan.Func(moduleTokenizer, "TokenizerManager._handle_batch_output"), depthStamp).Local("rid").Str(slotID, maxIDBytes)
+	finish.Frame(plan.Func(moduleTokenizer, "TokenizerManager._handle_abort_req"), depthStamp).Local("recv_obj").AttrOf(message, "rid").Str(slotAborted, maxIDBytes)
+
+	return []engine.Probe{{
+		Detail:   signal.DetailStamps,
+		Callable: plan.Func("time", "perf_counter"),
+		Watches: []engine.Watch{
+			{Caller: api("set_api_server_dispatch_time"), Plans: []*plan.Plan{dispatch}},
+			{Caller: first.Function(), Plans: []*plan.Plan{first}},
+			{Caller: api("set_finished_time"), Plans: []*plan.Plan{finish}},
+		},
+	}}, nil
+}
+
+func frontStamps(r *plan.Ref, have []string) {
+	for _, name := range frontNames {
+		if has(have, name) {
+			r.Attr(name).Value(name)
+		}
+	}
+}
+
+// ControllerProbes returns what to put into a process that runs a DP controller to see
+// when it hands requests over. The stamp of the end is the clock read itself.
+func ControllerProbes(in *python.Interp) []engine.Probe {
+	const method = "DPControllerReqTimeStats.set_dp_dispatch_finish_time"
+	fn := plan.Func(moduleStats, method)
+	if _, err := in.Code(fn.Module, fn.Path...); err != nil {
+		return nil
+	}
+	p := plan.New(planController, fn, depthStamp)
+	p.Local("self").Attr(dispatchName).Value(dispatchName)
+	p.Frame(plan.Func(moduleController, "DataParallelController.dispatching_with_trace"), depthStamp).Local("req").AttrOf(message, "rid").Str(slotID, maxIDBytes)
+	return []engine.Probe{{
+		Detail:   signal.DetailStamps,
+		Callable: plan.Func("time", "perf_counter"),
+		Watches:  []engine.Watch{{Caller: fn, Plans: []*plan.Plan{p}}},
+	}}
+}
+
+// Classes that have the times of a request in a scheduler and in a front end, the newest
+// first.
+var (
+	requestStats = []plan.Function{
+		plan.Func(moduleStats, "SchedulerReqTimeStats"),
+		plan.Func("sglang.srt.metrics.collector", "TimeStats"), // 0.5.5
+	}
+	frontStats = []plan.Function{plan.Func(moduleStats, "APIServerReqTimeStats")}
+)
+
+// maxFields bounds the fields of a dataclass.
+const maxFields = 200
+
+// statFields gives the names of the fields of the first class that there is; nil if there
+// is none or they cannot be read.
+func statFields(in *python.Interp, classes []plan.Function) []string {
+	for _, class := range classes {
+		v, err := in.Path(class.Module, append(class.Path, "__dataclass_fields__")...)
+		if errors.Is(err, python.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil
+		}
+		items, err := v.Items(maxFields)
+		if err != nil {
+			return nil
+		}
+		var out []string
+		for _, it := range items {
+			if name, err := it.Key.Str(); err == nil {
+				out = append(out, name)
+			}
+		}
+		return out
+	}
+	return nil
+}

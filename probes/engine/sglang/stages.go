@@ -1,0 +1,272 @@
+package sglang
+
+import (
+	"slices"
+
+	"inferspan/correlate/signal"
+)
+
+// Names of stages, as SGLang's RequestStage has them.
+const (
+	stageTokenize     = "tokenize"
+	stageAPIDispatch  = "api_server_dispatch"
+	stageDPDispatch   = "dpc_dispatch"
+	stageProcess      = "request_process"
+	stageWaiting      = "prefill_waiting"
+	stagePrefill      = "prefill_forward"
+	stageChunk        = "chunked_prefill"
+	stageDecodeWait   = "decode_waiting"
+	stageDecode       = "decode_forward"
+	stageLoop         = "decode_loop"
+	stagePrepare      = "prefill_prepare"
+	stageBootstrap    = "prefill_bootstrap"
+	stageTransfer     = "prefill_transfer_kv_cache"
+	stageDecPrepare   = "decode_prepare"
+	stageDecBootstrap = "decode_bootstrap"
+	stageDecTransfer  = "decode_transferred"
+	stageFakeOutput   = "fake_output"
+)
+
+// methodLaunch says that the moment at which a batch was put together is taken to be
+// that at which it was launched: the engine keeps the former only when it traces.
+const methodLaunch = "batch_launch"
+
+// life is a request in a scheduler: what its stamps were when they were last seen, and
+// what the engine's tracer would have kept besides. It follows the methods of
+// SchedulerReqTimeStats (observability/req_time_stats.py of 0.5.23), each of which is
+// run for stamps that are there even when the engine does not trace.
+type life struct {
+	seen     moment
+	begun    bool        // it was seen before it had its first result
+	lapsed   bool        // captures were missed: what stamps were in between is not known
+	decodes  signal.Mono // launch of the last decode batch, 0 if there was none since it was put back
+	loopFrom signal.Mono // launch at which its first loop begins, 0 if it does not begin at one
+	round    int64       // decode loops
+	flight   []int64     // decode batches that it is in whose results were not seen
+	retract  bool
+	back     bool // it was put back and is in no batch since
+	entered  bool // it was in a batch
+	done     bool
+	last     uint64 // count of the process's captures when it was last seen
+}
+
+// stager turns the stamps of a process's requests into stages.
+type stager struct {
+	engine signal.EngineID
+	pid    uint32
+	emit   func(signal.Signal)
+	at     signal.Mono
+	upto   int64 // number of the last batch whose result the stamps have, 0 if not known
+	stage  signal.Stage
+	mark   signal.Mark
+}
+
+func (s *stager) span(id, name string, from, to signal.Mono, l *life, set func(*signal.Stage)) {
+	if from == 0 || (to != 0 && to < from) {
+		return
+	}
+	s.stage = signal.Stage{At: s.at, Engine: s.engine, PID: s.pid, ID: id, Name: name, Start: from, End: to, Retract: l != nil && l.retract}
+	if set != nil {
+		set(&s.stage)
+	}
+	s.emit(&s.stage)
+}
+
+func launched(st *signal.Stage) { st.Method = methodLaunch }
+
+// stamps takes what the stamps of a request are now.
+func (s *stager) stamps(id string, l *life, now moment) {
+	fresh := l.last == 0
+	was := l.seen
+	for k := range now.at {
+		if now.have[k] {
+			l.seen.at[k], l.seen.have[k] = now.at[k], true
+		}
+	}
+	is := &l.seen.at
+	// changed: the stamp was set since it was last seen.
+	changed := func(k timing) bool { return now.have[k] && now.at[k] != 0 && now.at[k] != was.at[k] }
+	known := func(k timing) bool { return was.have[k] && !l.lapsed }
+	if fresh {
+		l.begun = now.have[stampPrefilled] && (is[stampPrefilled] == 0 || now.have[stampDecoded] && is[stampDecoded] == 0)
+		// Its first run is over if it entered the queue after that had begun.
+		l.retract = is[stampForward] != 0 && is[stampQueued] > is[stampForward]
+	}
+	// It was put back: set_wait_queue_entry_time for the second time.
+	if !fresh && changed(stampQueued) && was.at[stampQueued] != 0 {
+		s.mark = signal.Mark{At: is[stampQueued], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkRetract}
+		s.emit(&s.mark)
+		l.retract, l.back, l.decodes, l.loopFrom = true, true, 0, 0
+		for _, k := range []timing{stampLastForward, stampLastPrefilled, stampChunk, stampDecoded} {
+			was.at[k], was.have[k] = 0, true
+			if !now.have[k] {
+				is[k] = 0
+			}
+		}
+		l.lapsed, l.flight = false, l.flight[:0] // it begins anew
+	} else if changed(stampQueued) && !l.retract {
+		s.arrive(id, l)
+	}
+	if changed(stampForward) && is[stampQueued] <= is[stampForward] {
+		name := stageWaiting
+		if is[stampPrealloc] != 0 {
+			name = stageDecodeWait
+		}
+		s.first(id, name, is[stampQueued], is[stampForward])
+		if name == stageDecodeWait {
+			s.first(id, stageDecode, is[stampForward], 0)
+		}
+	}
+	s.prefill(id, l, &was, now, changed, known)
+	if changed(stampPrebuilt) {
+		s.first(id, stageFakeOutput, is[stampLastForward], is[stampPrebuilt])
+	}
+	if changed(stampTransferred) {
+		s.first(id, stageTransfer, is[stampTransfer], is[stampTransferred])
+	}
+	results := l.landed(s.upto)
+	if changed(stampDecoded) {
+		s.loop(id, l, &was, known, results)
+	}
+	if now.have[stampDecoded] || now.have[stampQueued] {
+		l.lapsed = false
+	}
+	if changed(stampCompleted) {
+		s.mark = signal.Mark{At: is[stampCompleted], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkComplete}
+		s.emit(&s.mark)
+		l.done = true
+	}
+}
+
+// first emits a stage of a request's first run.
+func (s *stager) first(id, name string, from, to signal.Mono) { s.span(id, name, from, to, nil, nil) }
+
+// arrive: set_wait_queue_entry_time for the first time, and what led there.
+func (s *stager) arrive(id string, l *life) {
+	is := &l.seen.at
+	switch {
+	case is[stampBootstrap] != 0:
+		s.first(id, stagePrepare, is[stampReceived], is[stampBootstrap])
+		s.first(id, stageBootstrap, is[stampBootstrap], is[stampQueued])
+	case is[stampPrealloc] != 0:
+		s.first(id, stageDecPrepare, is[stampReceived], is[stampPrealloc])
+		if is[stampIncoming] != 0 {
+			s.first(id, stageDecBootstrap, is[stampPrealloc], is[stampIncoming])
+			s.first(id, stageDecTransfer, is[stampIncoming], is[stampQueued])
+		}
+	default:
+		s.first(id, stageProcess, is[stampReceived], is[stampQueued])
+	}
+}
+
+// prefill: set_last_chunked_prefill_finish_time and set_prefill_finished_time.
+func (s *stager) prefill(id string, l *life, was *moment, now moment, changed func(timing) bool, known func(timing) bool) {
+	is := &l.seen.at
+	if changed(stampChunk) && known(stampChunk) {
+		from := was.at[stampChunk]
+		if from == 0 {
+			from = is[stampLastForward]
+		}
+		s.span(id, stageChunk, from, is[stampChunk], l, nil)
+	}
+	// A capture has one of the two stamps, or both; in the first run they are the same.
+	end := is[stampLastPrefilled]
+	if !now.have[stampLastPrefilled] {
+		end = is[stampPrefilled]
+	}
+	if !(changed(stampLastPrefilled) || !now.have[stampLastPrefilled] && changed(stampPrefilled) && was.at[stampPrefilled] == 0) {
+		return
+	}
+	if is[stampChunk] != 0 {
+		s.span(id, stageChunk, is[stampChunk], end, l, nil)
+	}
+	switch {
+	case !l.retract && (is[stampPrefilled] == 0 || is[stampPrefilled] == end):
+		s.first(id, stagePrefill, is[stampForward], end)
+		if l.decodes != 0 && l.decodes < end {
+			s.first(id, stageDecode, end, 0)
+		}
+	case is[stampPrefilled] == end: // the first one, after it was put back before that
+		s.span(id, stagePrefill, is[stampForward], end, l, nil)
+		if l.decodes != 0 && l.decodes < end {
+			s.span(id, stageDecode, end, 0, l, nil)
+		}
+	case is[stampChunk] == 0:
+		s.span(id, stagePrefill, is[stampLastForward], end, l, nil)
+	}
+}
+
+// landed returns how many of the decode batches up to one had no result before.
+func (l *life) landed(upto int64) int {
+	n := 0
+	for n < len(l.flight) && l.flight[n] <= upto {
+		n++
+	}
+	l.flight = slices.Delete(l.flight, 0, n)
+	return n
+}
+
+// loop: set_last_decode_finish_time, for as many results.
+func (s *stager) loop(id string, l *life, was *moment, known func(timing) bool, results int) {
+	is := &l.seen.at
+	from, derived := was.at[stampDecoded], false
+	switch {
+	case from == 0 && results == 0 && known(stampDecoded) && l.decodes == 0:
+		return // an engine that traces notes so when it is first in a batch that decodes
+	case l.begun && !l.lapsed && results > 1: // the stamps between were not seen
+		l.round += int64(results)
+		l.loopFrom = 0
+		return
+	case from != 0 && known(stampDecoded) && results == 1:
+	case from != 0, !l.begun && !l.retract, l.lapsed:
+		l.begun = false // loops were missed, so that their number is not known
+		return
+	case results != 1:
+		l.begun = false
+		return
+	case l.loopFrom != 0:
+		from, derived = l.loopFrom, true
+	case is[stampPrealloc] != 0:
+		from = is[stampPrebuilt]
+	case l.decodes < is[stampLastPrefilled]:
+		from = is[stampLastPrefilled]
+	default:
+		from, derived = l.decodes, true
+	}
+	l.loopFrom = 0
+	s.span(id, stageLoop, from, is[stampDecoded], l, func(st *signal.Stage) {
+		if l.begun {
+			st.Round = signal.Some(l.round)
+		}
+		if derived {
+			st.Method = methodLaunch
+		}
+	})
+	l.round++
+}
+
+// schedule: set_last_scheduled_time. A request is in a batch that was launched.
+func (s *stager) schedule(id string, l *life, b *batch) {
+	if b.launch == 0 {
+		return
+	}
+	is := &l.seen.at
+	if b.decode && l.decodes == 0 && is[stampLastPrefilled] != 0 && is[stampPrealloc] == 0 && l.seen.have[stampLastPrefilled] && l.begun {
+		if at := is[stampDecoded]; at != 0 {
+			s.span(id, stageDecodeWait, is[stampLastPrefilled], at, l, nil)
+			s.span(id, stageDecode, at, 0, l, nil)
+		} else {
+			s.span(id, stageDecodeWait, is[stampLastPrefilled], b.launch, l, launched)
+			s.span(id, stageDecode, b.launch, 0, l, launched)
+			l.loopFrom = b.launch
+		}
+	}
+	s.mark = signal.Mark{At: b.launch, Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkSchedule, Method: methodLaunch, Batch: b.number, Size: b.size, Mode: b.mode}
+	s.emit(&s.mark)
+	if b.decode {
+		l.decodes = b.launch
+		if b.number.OK {
+			l.flight = append(l.flight, b.number.V)
+		}
+	}
+}

@@ -1,0 +1,386 @@
+package sglang
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"inferspan/bpf/event"
+	"inferspan/bpf/event/capture"
+	"inferspan/correlate/signal"
+	"inferspan/probes/note"
+	"inferspan/probes/python/plan"
+)
+
+// said writes signals down, a line for each.
+type said struct{ lines []string }
+
+func (w *said) emit(s signal.Signal) {
+	switch s := s.(type) {
+	case *signal.Stage:
+		l := fmt.Sprintf("%s %s %d-%d", s.ID, s.Name, s.Start/1e6, s.End/1e6)
+		if s.Round.OK {
+			l += fmt.Sprintf(" #%d", s.Round.V)
+		}
+		if s.Retract {
+			l += " again"
+		}
+		if s.Method != "" {
+			l += " by " + s.Method
+		}
+		w.lines = append(w.lines, l)
+	case *signal.Mark:
+		l := fmt.Sprintf("%s %s at %d", s.ID, s.Name, s.At/1e6)
+		if s.Name == signal.MarkSchedule {
+			l += fmt.Sprintf(" %s %d of %d", s.Mode, s.Batch.V, s.Size.V)
+		}
+		w.lines = append(w.lines, l)
+	case *signal.RequestTimes:
+		w.lines = append(w.lines, fmt.Sprintf("%s times %d %d %d %d", s.ID, s.Created/1e6, s.Dispatched/1e6, s.First/1e6, s.Finished/1e6))
+	case *signal.Step:
+		l := fmt.Sprintf("step %d %d-%d", s.Number.V, s.Schedule/1e6, s.Update/1e6)
+		for _, q := range s.Requests {
+			l += fmt.Sprintf(" %s:%d+%d/%d%d", q.ID, q.Computed.V, q.Tokens, q.Entry, q.Phase)
+		}
+		if s.Partial {
+			l += " partial"
+		}
+		w.lines = append(w.lines, l)
+	}
+}
+
+// scene plays the captures of a scheduler of 0.5.23. Times are ms.
+type scene struct {
+	t       testing.TB
+	c       *Captures
+	w       said
+	number  int64
+	slots   []string
+	ends    []string
+	decodes map[int64]bool // batches that decode
+}
+
+const testPID = 7
+
+func newScene(t testing.TB) *scene {
+	s := &scene{t: t, c: NewCaptures(1), decodes: map[int64]bool{}}
+	list := func(slot string, at []timing, parts ...string) string {
+		_, names := requestPaths(stampNames[:], at, parts)
+		return slot + ":" + strings.Join(names, ",")
+	}
+	s.slots = []string{slotNumber, slotLaunch, slotQueue, slotSize, list(slotEntering, batchStats, enteringParts...), list(slotBefore, resultStats),
+		list(slotDecoding, decodeStats), slotNoDrafts, slotExtend, slotPrefix, slotChunked, slotChunkedAt}
+	s.ends = []string{slotNumber, list(slotDecoded, loopStats), list(slotSent, resultStats), list(slotEnded, endStats)}
+	abort := []string{slotID}
+	abort = append(abort, stampNames[:]...)
+	s.c.Plan(1, note.Plan{Name: planBatch, Slots: s.slots})
+	s.c.Plan(2, note.Plan{Name: planOutputs, Slots: s.ends})
+	s.c.Plan(3, note.Plan{Name: planAbort, Slots: abort})
+	return s
+}
+
+// req is a request with its stamps, ms.
+type req struct {
+	id    string
+	at    map[timing]float64
+	parts []int64
+}
+
+func (s *scene) play(number uint32, at float64, slots []string, values map[string]plan.Value) {
+	s.t.Helper()
+	var all []plan.Value
+	for n, name := range slots {
+		key, _, _ := strings.Cut(name, ":")
+		if v, ok := values[key]; ok {
+			v.Slot = uint8(n)
+			v.Values = slices.Clone(v.Values)
+			for i := range v.Values {
+				v.Values[i].Slot = uint8(n)
+			}
+			all = append(all, v)
+		}
+	}
+	r := &event.Record{Header: event.Header{Kind: event.KindCapture, Time: uint64(at * 1e6), PID: testPID},
+		Capture: event.Capture{Plan: number, Values: uint16(len(all))}, Data: plan.Append(nil, all)}
+	if err := s.c.Capture(r, s.w.emit); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func intValue(n int64) plan.Value     { return plan.Value{Tag: capture.TagInt, Int: n} }
+func timeValue(ms float64) plan.Value { return plan.Value{Tag: capture.TagFloat, Float: ms / 1e3} }
+func strValue(s string) plan.Value    { return plan.Value{Tag: capture.TagStr1, Str: s} }
+
+func listValue(reqs []req, at []timing, parts int) plan.Value {
+	v := plan.Value{Tag: capture.TagItems, Total: len(reqs), Per: 1 + len(at) + parts}
+	for _, q := range reqs {
+		v.Values = append(v.Values, strValue(q.id))
+		for _, k := range at {
+			v.Values = append(v.Values, timeValue(q.at[k]))
+		}
+		for i := range parts {
+			n := int64(0)
+			if i < len(q.parts) {
+				n = q.parts[i]
+			}
+			v.Values = append(v.Values, intValue(n))
+		}
+	}
+	return v
+}
+
+// prefill plays the launch of a batch of prompts while queue results are to come, and
+// decode that of a batch that decodes. before are the requests of the batch before.
+func (s *scene) prefill(launch float64, queue int64, before []req, reqs ...req) {
+	s.t.Helper()
+	s.number++
+	s.play(1, launch+1, s.slots, map[string]plan.Value{
+		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotSize: intValue(int64(len(reqs))),
+		slotEntering: listValue(reqs, batchStats, len(enteringParts)), slotBefore: listValue(before, resultStats, 0), slotNoDrafts: {Tag: capture.TagAddr, Addr: 1},
+	})
+}
+
+func (s *scene) decode(launch float64, queue int64, reqs ...req) {
+	s.t.Helper()
+	s.number++
+	s.decodes[s.number] = true
+	s.play(1, launch+1, s.slots, map[string]plan.Value{
+		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, decodeStats, 0),
+		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1},
+	})
+}
+
+// sent plays a message with the outputs of a batch.
+func (s *scene) sent(at float64, number int64, ended []req, reqs ...req) {
+	s.t.Helper()
+	all := append(slices.Clone(reqs), ended...)
+	slot, stats := slotSent, resultStats
+	if s.decodes[number] {
+		slot, stats = slotDecoded, loopStats
+	}
+	s.play(2, at, s.ends, map[string]plan.Value{
+		slotNumber: intValue(number), slot: listValue(all, stats, 0), slotEnded: listValue(ended, endStats, 0),
+	})
+}
+
+// stagesOf gives what was said but for steps.
+func (s *scene) stagesOf() []string {
+	return slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return strings.HasPrefix(l, "step") })
+}
+
+func with(q req, at map[timing]float64) req {
+	out := req{id: q.id, at: map[timing]float64{}, parts: q.parts}
+	for k, v := range q.at {
+		out.at[k] = v
+	}
+	for k, v := range at {
+		out.at[k] = v
+	}
+	return out
+}
+
+// TestStages compares with what the methods of SchedulerReqTimeStats would trace.
+func TestStages(t *testing.T) {
+	arrived := req{id: "a", at: map[timing]float64{stampReceived: 10, stampQueued: 11, stampForward: 12, stampLastForward: 12}}
+	prefilled := with(arrived, map[timing]float64{stampPrefilled: 20, stampLastPrefilled: 20})
+	again := map[timing]float64{stampLastPrefilled: 0, stampDecoded: 0, stampChunk: 0}
+	decoded := func(at float64) req { return with(prefilled, map[timing]float64{stampDecoded: at}) }
+	for name, test := range map[string]struct {
+		play func(*scene)
+		want string
+	}{
+		"one at a time": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.sent(21, 1, nil, prefilled)
+			s.decode(23, 0, prefilled)
+			s.sent(27, 2, nil, decoded(26))
+			s.decode(28, 0, decoded(26))
+			s.sent(32, 3, []req{with(decoded(30), map[timing]float64{stampCompleted: 31})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a prefill_forward 12-20
+a decode_waiting 20-23 by batch_launch
+a decode_forward 23-0 by batch_launch
+a schedule at 23 decode 2 of 1
+a decode_loop 23-26 #0 by batch_launch
+a schedule at 28 decode 3 of 1
+a decode_loop 26-30 #1
+a complete at 31`},
+		"overlapping": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.sent(21, 1, nil, prefilled)
+			s.decode(23, 1, prefilled)
+			s.sent(27, 2, nil, decoded(26))
+			s.decode(28, 1, decoded(26))
+			s.sent(32, 3, []req{with(decoded(30), map[timing]float64{stampCompleted: 31})})
+			// One more result of a request that has ended.
+			s.sent(33, 4, []req{with(decoded(30), map[timing]float64{stampCompleted: 31})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a decode_loop 23-26 #0 by batch_launch
+a schedule at 28 decode 4 of 1
+a decode_loop 26-30 #1
+a complete at 31`},
+		"without a message, and the last two results": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.decode(23, 1, prefilled)
+			s.decode(28, 1, decoded(26))
+			s.sent(36, 4, []req{with(decoded(34), map[timing]float64{stampCompleted: 35})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a decode_loop 23-26 #0 by batch_launch
+a schedule at 28 decode 4 of 1
+a complete at 35`},
+		"prefill of another between": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.decode(23, 1, prefilled)
+			b := req{id: "b", at: map[timing]float64{stampReceived: 24, stampQueued: 25, stampForward: 27, stampLastForward: 27}}
+			s.prefill(28, 1, []req{decoded(26)}, b)
+			s.decode(32, 1, decoded(30), b)
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a decode_loop 23-26 #0 by batch_launch
+b request_process 24-25
+b prefill_waiting 25-27
+b schedule at 28 prefill 4 of 1
+a decode_loop 26-30 #1
+a schedule at 32 decode 5 of 2
+b schedule at 32 decode 5 of 2`},
+		"in chunks, overlapping, of an engine that traces": {func(s *scene) {
+			s.prefill(13, 0, nil, req{id: "a", at: arrived.at, parts: []int64{1}})
+			s.prefill(15, 1, nil, arrived)
+			s.prefill(17, 1, []req{with(arrived, map[timing]float64{stampChunk: 16})})
+			s.sent(21, 2, nil, with(prefilled, map[timing]float64{stampChunk: 16}))
+			s.decode(23, 1, decoded(22))
+			s.sent(27, 4, nil, decoded(26))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 15 prefill 2 of 1
+a chunked_prefill 12-16
+a chunked_prefill 16-20
+a prefill_forward 12-20
+a decode_waiting 20-22
+a decode_forward 22-0
+a schedule at 23 decode 4 of 1
+a decode_loop 22-26 #0`},
+		"ends with its first output": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.sent(22, 1, []req{with(prefilled, map[timing]float64{stampCompleted: 21})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a prefill_forward 12-20
+a complete at 21`},
+		"in chunks": {func(s *scene) {
+			s.prefill(13, 0, nil, with(req{id: "a", at: arrived.at, parts: []int64{1}}, nil))
+			s.prefill(15, 0, nil, with(req{id: "a", at: arrived.at, parts: []int64{1}}, map[timing]float64{stampChunk: 14}))
+			s.prefill(17, 0, nil, with(arrived, map[timing]float64{stampChunk: 16}))
+			s.sent(21, 3, nil, with(prefilled, map[timing]float64{stampChunk: 16}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a chunked_prefill 12-14
+a schedule at 15 prefill 2 of 1
+a chunked_prefill 14-16
+a schedule at 17 prefill 3 of 1
+a chunked_prefill 16-20
+a prefill_forward 12-20`},
+		"put back": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.sent(21, 1, nil, prefilled)
+			s.decode(23, 0, prefilled)
+			s.sent(27, 2, nil, decoded(26))
+			back := with(decoded(26), map[timing]float64{stampQueued: 30, stampLastForward: 35})
+			s.prefill(36, 0, nil, with(req{id: "a", at: back.at, parts: []int64{0, 2}}, again))
+			s.sent(41, 3, nil, with(back, map[timing]float64{stampLastPrefilled: 40, stampDecoded: 0}))
+			s.decode(43, 0, with(back, map[timing]float64{stampLastPrefilled: 40, stampDecoded: 0}))
+			s.sent(48, 4, []req{with(back, map[timing]float64{stampLastPrefilled: 40, stampDecoded: 46, stampCompleted: 47})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a prefill_forward 12-20
+a decode_waiting 20-23 by batch_launch
+a decode_forward 23-0 by batch_launch
+a schedule at 23 decode 2 of 1
+a decode_loop 23-26 #0 by batch_launch
+a retract at 30
+a schedule at 36 prefill 3 of 1
+a prefill_forward 35-40 again
+a decode_waiting 40-43 again by batch_launch
+a decode_forward 43-0 again by batch_launch
+a schedule at 43 decode 4 of 1
+a decode_loop 43-46 #1 again by batch_launch
+a complete at 47`},
+		"given up in the queue": {func(s *scene) {
+			s.play(3, 20, append([]string{slotID}, stampNames[:]...), map[string]plan.Value{
+				slotID: strValue("a"), stampNames[stampReceived]: timeValue(10), stampNames[stampQueued]: timeValue(11),
+			})
+		}, `a request_process 10-11`},
+		"captures were lost": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.decode(23, 1, prefilled)
+			s.number++
+			s.decode(33, 1, decoded(30))
+			s.decode(38, 1, decoded(35))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a schedule at 33 decode 5 of 1
+a schedule at 38 decode 6 of 1`},
+		"seen in the middle": {func(s *scene) {
+			s.decode(23, 1, decoded(22))
+			s.decode(28, 1, decoded(26))
+			s.decode(33, 1, decoded(31))
+		}, `a schedule at 23 decode 1 of 1
+a schedule at 28 decode 2 of 1
+a decode_loop 26-31
+a schedule at 33 decode 3 of 1`},
+		"decode side": {func(s *scene) {
+			a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampPrealloc: 11, stampIncoming: 13, stampQueued: 16, stampForward: 17, stampLastForward: 17}}
+			s.prefill(18, 0, nil, a)
+			a = with(a, map[timing]float64{stampPrebuilt: 19})
+			s.sent(20, 1, []req{with(a, map[timing]float64{stampDecoded: 0, stampCompleted: 20})})
+		}, `a decode_prepare 10-11
+a decode_bootstrap 11-13
+a decode_transferred 13-16
+a decode_waiting 16-17
+a decode_forward 17-0
+a schedule at 18 prefill 1 of 1
+a fake_output 17-19
+a complete at 20`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			test.play(s)
+			if got := strings.Join(s.stagesOf(), "\n"); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
