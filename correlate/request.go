@@ -261,7 +261,7 @@ func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *
 	// one was missed.
 	whole, missed := r.arrivalSeen || r.fresh, false
 	if n := r.steps; n != nil {
-		whole, missed = whole || n.fromStart, n.gave > 1
+		whole, missed = whole || n.fromStart, n.gave > max(co.eng.rules.stepsOf(1, int64(o.NumTokens)), 1)
 	}
 	r.firstOK = r.started || (whole && !missed && !co.eng.events())
 	if o.CachedTokens.OK {

@@ -16,6 +16,8 @@ type rules interface {
 	// settled: nothing more is to be expected of r, which has ended in its core. If
 	// it is false, settle is to be called when it may have become true.
 	settled(r *request) bool
+	// stepsOf is how many steps of a request its outputs stand for that gave tokens.
+	stepsOf(outputs, tokens int64) int64
 	// hasEvents: requests have the events of precision 2.
 	hasEvents() bool
 	// view works out what can be said of r, which is about to be exported.
@@ -62,6 +64,7 @@ func (c *Correlator) countFinished(r *request) { r.core.eng.rules.countFinished(
 type vllmRules struct{}
 
 func (vllmRules) abortEnds() bool                  { return true }
+func (vllmRules) stepsOf(outputs, _ int64) int64   { return outputs }
 func (vllmRules) hasEvents() bool                  { return true }
 func (vllmRules) settled(*request) bool            { return true }
 func (vllmRules) state(*core, *signal.EngineState) {}

@@ -731,3 +731,72 @@ func TestSGLangMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestSGLangSteps: a client that does not stream gets its tokens in one output, after
+// many steps; the step metrics are those of every engine.
+func TestSGLangSteps(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	s := newSGLang()
+	s.added(2.5, id)
+	s.times(2.6, id, 1, 2.6, 0, 0)
+	for i := range 5 {
+		st := &signal.Step{Core: sglCore, Number: signal.Some(int64(70 + i)), Schedule: at(4 + 10*float64(i)), Update: at(13 + 10*float64(i)),
+			Tokens: signal.Some[int64](1), Blocks: signal.Some[int64](1000), FreeAfter: signal.Some[int64](900)}
+		q := signal.StepRequest{ID: []byte(id), Tokens: 1, Entry: signal.StepRunning, Phase: signal.StepDecode}
+		switch i {
+		case 0:
+			q.Tokens, q.Entry, q.Phase = 6, signal.StepNew, signal.StepPrefillChunk
+		case 1:
+			q.Tokens, q.Phase = 4, signal.StepPrefillEnd
+		}
+		st.Requests = []signal.StepRequest{q}
+		s.put(st)
+	}
+	s.out(54, id, 4, finishedLength)
+	s.times(55, id, 0, 0, 55, 55)
+	o := NewOptions()
+	o.Steps = StepsRefs
+	trees, m := run(t, o, s.sig)
+	if len(trees) != 1 {
+		t.Fatalf("%d trees", len(trees))
+	}
+	wantAttrs(t, &trees[0].Spans[0], map[string]any{
+		"inferspan.partial": nil, "gen_ai.usage.completion_tokens": int64(4), "inferspan.steps.first": int64(70), "inferspan.steps.last": int64(74),
+		"inferspan.steps.count": int64(5), "inferspan.steps.prefill_tokens": []int64{6, 4},
+	})
+	conforms(t, trees[0], o)
+	metricsConformTo(t, m, "sglang")
+	for name, want := range map[string]float64{"inferspan_step_duration_seconds": 0.045, "inferspan_step_requests": 5, "inferspan_kv_blocks_used": 100} {
+		if got := point(t, m, name); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+}
+
+// TestSGLangBounds: what is kept of stages is bounded, and what was not kept is said.
+func TestSGLangBounds(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	o := NewOptions()
+	o.MaxStages = 100
+	s := newSGLang()
+	s.engineRequest(100, id, 200)
+	trees, m := run(t, o, s.sig)
+	if n := len(trees[0].Spans); n > 110 {
+		t.Errorf("%d spans", n)
+	}
+	wantAttrs(t, schedulerOf(trees[0]), map[string]any{"inferspan.partial": []string{"evicted"}})
+	sglangWellFormed(t, trees[0], true)
+	if got := point(t, m, "inferspan_evicted", "stage"); got < 200 {
+		t.Errorf("%v given up", got)
+	}
+	// The room is there again for the next one.
+	c := New(o)
+	var next []*trace.Tree
+	s.chat(5000, 9, "bbbbbbbbbb", 4)
+	for _, x := range s.sig {
+		c.Put(x, func(tr *trace.Tree) { next = append(next, tr) })
+	}
+	if len(next) != 2 || len(find(next[1:], "decode_loop")) != 3 || c.kept != 0 {
+		t.Errorf("%d trees, %d still kept", len(next), c.kept)
+	}
+}

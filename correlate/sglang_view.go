@@ -15,6 +15,9 @@ type sglangRules struct {
 // became of the request.
 func (*sglangRules) abortEnds() bool { return false }
 
+// stepsOf: a client that does not stream gets the tokens of many steps in one output.
+func (*sglangRules) stepsOf(_, tokens int64) int64 { return tokens }
+
 func (*sglangRules) hasEvents() bool { return false }
 
 // settled: the front end has stamped the end, and no other rank is at it. Else what

@@ -309,7 +309,8 @@ func (c *Correlator) stepsComplete(r *request) bool {
 		return false
 	}
 	// A step that gave tokens and an output come together.
-	return !r.core.eng.seen.Outputs || (n.gave <= r.outputs && r.outputs <= n.gave+n.maybe)
+	gave := r.core.eng.rules.stepsOf(r.outputs, r.tokens)
+	return !r.core.eng.seen.Outputs || (n.gave <= gave && gave <= n.gave+n.maybe)
 }
 
 // stepRecord hands over a step.
