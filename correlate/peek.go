@@ -73,8 +73,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 		return
 	}
 	seen, ok := r.seenAt(s.At)
-	const most = 1 << 32 // tokens of a request
-	if s.Output.OK && ok && s.Output.V >= seen.tokens && s.Output.V < most {
+	if s.Output.OK && ok && s.Output.V >= seen.tokens && s.Output.V < mostTokens {
 		r.before = signal.Some(s.Output.V - seen.tokens)
 	}
 	if s.Preemptions.OK && ok {
@@ -84,7 +83,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 				pending++
 			}
 		}
-		if n := s.Preemptions.V - pending - seen.preempted; n >= 0 && n < most {
+		if n := s.Preemptions.V - pending - seen.preempted; n >= 0 && n < mostTokens {
 			r.preBefore = signal.Some(n)
 		}
 	}

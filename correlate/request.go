@@ -105,6 +105,9 @@ type request struct {
 	links[request]
 }
 
+// mostTokens bounds counts of tokens of a request that an engine states.
+const mostTokens = 1 << 32
+
 // output is an output of a request that may turn out to be its last.
 type output struct {
 	stamp, send signal.Mono
@@ -262,6 +265,13 @@ func (c *Correlator) firstOutput(co *core, r *request, s *signal.StepOutput, o *
 	whole, missed := r.arrivalSeen || r.fresh, false
 	if n := r.steps; n != nil {
 		whole, missed = whole || n.fromStart, n.gave > max(co.eng.rules.stepsOf(1, int64(o.NumTokens)), 1)
+	}
+	if n := o.Total.V - int64(max(o.NumTokens, 0)); o.Total.OK && n >= 0 && n < mostTokens {
+		// The engine counts, so that what was before is known.
+		whole, missed = n == 0, false
+		if n > 0 && !r.before.OK {
+			r.before = signal.Some(n)
+		}
 	}
 	r.firstOK = r.started || (whole && !missed && !co.eng.events())
 	if o.CachedTokens.OK {

@@ -169,8 +169,11 @@ type Output struct {
 	// look for them.
 	ExternalTokens Opt[int64]
 	PromptTokens   Opt[int64] // as the core counts them
-	Pooled         bool       // the result of a pooling request
-	Failure        *Failure   // why it was ended early, nil if it was not or the engine does not say
+	// Total is how many tokens the request has, those of this output counted, where the
+	// engine says so.
+	Total   Opt[int64]
+	Pooled  bool     // the result of a pooling request
+	Failure *Failure // why it was ended early, nil if it was not or the engine does not say
 }
 
 // Failure is the engine's account of a request that it ended early.

@@ -8,6 +8,7 @@ import (
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/probes/engine/sglang"
 	"inferspan/probes/engine/vllm"
 	httptap "inferspan/probes/http"
 	"inferspan/probes/note"
@@ -40,11 +41,22 @@ var engines = map[string]func(*target.Engine, Options) (messages, error){
 		d, err := vllm.NewDecoder(e, vllm.Options{Tokens: o.Tokens})
 		return vllmMessages{d}, err
 	},
+	"sglang": func(e *target.Engine, o Options) (messages, error) {
+		d, err := sglang.NewDecoder(e, sglang.Options{Tokens: o.Tokens})
+		return sglangMessages{d}, err
+	},
 }
 
 type vllmMessages struct{ *vllm.Decoder }
 
 func (m vllmMessages) Dropped() []signal.LossCount {
+	s := m.Stats()
+	return []signal.LossCount{{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}, {Reason: "capture_unplanned", N: s.Unplanned}}
+}
+
+type sglangMessages struct{ *sglang.Decoder }
+
+func (m sglangMessages) Dropped() []signal.LossCount {
 	s := m.Stats()
 	return []signal.LossCount{{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}, {Reason: "capture_unplanned", N: s.Unplanned}}
 }
