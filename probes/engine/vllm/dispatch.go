@@ -304,17 +304,18 @@ const (
 func (p *dispatched) fits(m *signal.StepOutput, stats bool) int {
 	fit := fitsNot
 	for i := range m.Outputs {
-		r := p.find(m.Outputs[i].ID)
+		o := &m.Outputs[i]
+		r := p.find(o.ID)
 		switch {
 		case r == nil && !p.step.Partial:
 			if !stats {
 				return fitsNot
 			}
 			// One that was aborted has an output, too, and need not be in a step.
-			if m.Outputs[i].NumTokens > 0 {
+			if o.NumTokens > 0 {
 				return fitsNot
 			}
-		case r == nil:
+		case r == nil, o.NumTokens == 0 && !o.Pooled:
 			fit = max(fit, fitsUnsure)
 		case r.Phase == signal.StepPrefillEnd, r.Phase == signal.StepDecode:
 			fit = fitsSurely

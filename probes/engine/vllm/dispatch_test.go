@@ -79,14 +79,19 @@ func (d *dispatcher) dispatch(at uint64, step, under int, requests string) {
 	d.d.Capture(&r, d.emit)
 }
 
-// outputs are sent by a socket: those that end in "!" carry statistics.
+// outputs are sent by a socket: those that end in "!" carry statistics, a request that
+// ends in "0" was aborted.
 func (d *dispatcher) outputs(stamp uint64, sock uint64, ids string, events ...signal.EngineEvent) {
 	m := &signal.StepOutput{Stamp: signal.Mono(stamp)}
 	if s, ok := strings.CutSuffix(ids, "!"); ok {
 		ids, m.Stats = s, &signal.SchedulerStats{}
 	}
 	for id := range strings.FieldsSeq(ids) {
-		m.Outputs = append(m.Outputs, signal.Output{ID: []byte(id), NumTokens: 1, Events: events})
+		o := signal.Output{ID: []byte(strings.TrimSuffix(id, "0")), NumTokens: 1, Events: events}
+		if strings.HasSuffix(id, "0") {
+			o.NumTokens, o.Finish = 0, signal.FinishAbort
+		}
+		m.Outputs = append(m.Outputs, o)
 	}
 	d.d.EndDispatched(core, m, sock, d.emit)
 }
@@ -195,6 +200,15 @@ func TestDispatches(t *testing.T) {
 			d.dispatch(40, 3, 1, "x")
 			d.outputs(30, 1, "x")
 		}, []string{"1: 10-30"}},
+		{"the end of an aborted request is no step's", func(d *dispatcher) {
+			d.dispatch(10, 1, 0, "a b")
+			d.outputs(15, 1, "b0")
+			d.outputs(20, 1, "a")
+		}, []string{"1: 10-20"}},
+		{"nor with statistics", func(d *dispatcher) {
+			d.dispatch(10, 1, 0, "a b")
+			d.outputs(15, 1, "b0 a !")
+		}, []string{"1: 10-15"}},
 		{"no outputs for long", func(d *dispatcher) {
 			d.outputs(5, 1, "a !")
 			d.dispatch(10, 1, 0, "a")
@@ -230,4 +244,47 @@ func TestDispatches(t *testing.T) {
 			d.want(c.want...)
 		})
 	}
+}
+
+// FuzzDispatch has captures of dispatches with any bytes between outputs: no step may
+// end before its dispatch, nor two at the same outputs, nor out of turn.
+func FuzzDispatch(f *testing.F) {
+	r := vllmtest.Capture(10, core, dispatchPlan, dispatchSlots,
+		val("notify", vllmtest.Addr(0x100)), val("output", vllmtest.Addr(0x1000)), val("step", 7), val("in_flight", 1),
+		list("resumed"), list("computed", 100), pairs("new"), pairs("scheduled", "a", 1))
+	f.Add(r.Data, uint8(0), true)
+	f.Add(r.Data, uint8(3), false)
+	f.Fuzz(func(t *testing.T, data []byte, every uint8, stats bool) {
+		d := newDispatcher(t)
+		seen := map[signal.Mono]bool{}
+		var last signal.Mono
+		emit := func(s signal.Signal) {
+			g, ok := s.(*signal.Step)
+			if !ok || g.Method != signal.StepByDispatch {
+				return
+			}
+			if g.Dispatch < last {
+				t.Fatalf("a step of %d after one of %d", g.Dispatch, last)
+			}
+			last = g.Dispatch
+			if g.Update != 0 && (g.Update <= g.Dispatch || seen[g.Update]) {
+				t.Fatalf("a step from %d to %d", g.Dispatch, g.Update)
+			}
+			seen[g.Update] = true
+		}
+		c := r
+		c.Data = data
+		for i := range 200 {
+			c.Time = uint64(10 + 10*i)
+			d.d.Capture(&c, emit)
+			if every != 0 && i%int(every) == 0 {
+				continue
+			}
+			m := &signal.StepOutput{Stamp: signal.Mono(5 + 10*i), Outputs: []signal.Output{{ID: []byte("a"), NumTokens: 1}}}
+			if stats {
+				m.Stats = &signal.SchedulerStats{}
+			}
+			d.d.EndDispatched(core, m, uint64(i%2), emit)
+		}
+	})
 }
