@@ -88,3 +88,39 @@ func BenchmarkRequest(b *testing.B) {
 		b.Fatalf("%d trees for %d requests", n, b.N)
 	}
 }
+
+// BenchmarkSGLangStep is a step of 64 running requests: a message with their outputs,
+// and a stage and a mark of each.
+func BenchmarkSGLangStep(b *testing.B) {
+	const running = 64
+	s := newSGLang()
+	c := New(NewOptions())
+	sink := func(*trace.Tree) {}
+	for _, x := range s.sig {
+		c.Put(x, sink)
+	}
+	ids := make([]string, running)
+	msg := &signal.StepOutput{Core: sglCore, Client: -1, Outputs: make([]signal.Output, running)}
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%032x", i)
+		msg.Outputs[i] = signal.Output{ID: []byte(ids[i]), NumTokens: 1}
+		c.Put(&signal.RequestAdded{At: 2, Core: sglCore, ID: ids[i], ExternalID: ids[i], ResponseID: ids[i], PID: tokPID, Known: true}, sink)
+	}
+	b.ReportAllocs()
+	now := signal.Mono(10)
+	st := &signal.Stage{Engine: 1, PID: schPID, Name: "decode_loop"}
+	mk := &signal.Mark{Engine: 1, PID: schPID, Name: signal.MarkSchedule, Mode: "decode"}
+	for b.Loop() {
+		from := now
+		now += ms
+		for i := range ids {
+			mk.At, mk.ID = from, ids[i]
+			c.Put(mk, sink)
+			st.At, st.ID, st.Start, st.End = now, ids[i], from, now
+			c.Put(st, sink)
+		}
+		msg.At = now
+		c.Put(msg, sink)
+	}
+	b.ReportMetric(float64(b.N*running)/b.Elapsed().Seconds(), "outputs/s")
+}

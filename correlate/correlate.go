@@ -39,7 +39,7 @@ const (
 	DefaultEventLimit   = 128     // OTEL_SPAN_EVENT_COUNT_LIMIT's default
 	DefaultMaxRequests  = 16384   // about 1 kB each
 	DefaultMaxExchanges = 16384   // about 1 kB each, without content
-	DefaultMaxStages    = 1 << 20 // about 60 bytes each
+	DefaultMaxStages    = 1 << 20 // about 80 bytes each
 
 	DefaultTraceLevel = 3 // SGLang's own
 	MaxTraceLevel     = 4
