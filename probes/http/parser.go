@@ -426,7 +426,7 @@ func (q *parsed) eventData(b []byte) {
 }
 
 func (q *parsed) eventEnd(done bool) {
-	if id := q.resp.d.id; q.gap && id != "" && q.resp.id != "" && id != q.resp.id {
+	if id := q.resp.d.id; q.gap && id != "" && q.resp.id != "" && !q.resp.hasID(id) {
 		q.foreign = true
 	}
 	if !done && !q.blind && !q.foreign {

@@ -182,6 +182,15 @@ func check(t *testing.T, signals []signal.Signal) {
 	}
 }
 
+// written is all that was read and written.
+func written(records []event.Record) string {
+	var b strings.Builder
+	for _, r := range records {
+		b.Write(r.Data)
+	}
+	return b.String()
+}
+
 // What is said of an exchange in spite of losses is what is said without them.
 func TestLossesNeverInvent(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -203,6 +212,9 @@ func TestLossesNeverInvent(t *testing.T) {
 					continue
 				}
 				w := truth[e.ResponseID]
+				if w == nil && strings.Contains(name, "sglang") && strings.Contains(written(records), e.ResponseID) {
+					continue // that of another choice: the beginning was lost
+				}
 				if w == nil {
 					t.Fatalf("%s: invented id: %s", name, show(e))
 				}

@@ -18,7 +18,7 @@ type word struct {
 
 // add appends a piece and, at the end of the string, returns its text.
 func (w *word) add(piece []byte, end bool) (text []byte, ok bool) {
-	if len(w.b) == 0 && end && len(piece) <= maxWord {
+	if len(w.b) == 0 && !w.bad && end && len(piece) <= maxWord {
 		return plain(piece), true
 	}
 	if len(w.b)+len(piece) > maxWord {

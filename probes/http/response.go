@@ -2,6 +2,7 @@ package httptap
 
 import (
 	"bytes"
+	"slices"
 
 	"inferspan/correlate/signal"
 )
@@ -16,7 +17,8 @@ type responseFields struct {
 	stream bool
 	single bool // there is one choice only
 
-	id            string
+	id            string   // the first
+	ids           []string // several: in SGLang the choices of a stream have an id each
 	model         signal.Opt[string]
 	finish        []finish // by choice
 	input, output signal.Opt[int64]
@@ -83,7 +85,7 @@ func (r *responseFields) drop() {
 
 func (r *responseFields) reset(a api, stream bool) {
 	r.d.reset()
-	*r = responseFields{api: a, stream: stream, finish: r.finish[:0], calls: r.calls[:0], d: r.d, word: word{b: r.word.b[:0]}}
+	*r = responseFields{api: a, stream: stream, ids: r.ids[:0], finish: r.finish[:0], calls: r.calls[:0], d: r.d, word: word{b: r.word.b[:0]}}
 }
 
 func (r *responseFields) open(n node, array bool) {
@@ -203,7 +205,10 @@ func (r *responseFields) commit(whole bool) {
 	if r.stream && !whole {
 		return
 	}
-	if d.id != "" {
+	if d.id != "" && !r.hasID(d.id) && len(r.ids) < maxCalls {
+		r.ids = append(r.ids, d.id)
+	}
+	if r.id == "" {
 		r.id = d.id
 	}
 	if d.model.OK {
@@ -254,6 +259,8 @@ func (r *responseFields) commit(whole bool) {
 		r.callsDone += d.items
 	}
 }
+
+func (r *responseFields) hasID(id string) bool { return slices.Contains(r.ids, id) }
 
 // addFinish keeps the reasons in the order of the choices.
 func (r *responseFields) addFinish(f finish) {

@@ -78,7 +78,7 @@ const (
 
 // sglangTitle is what setproctitle leaves.
 var (
-	sglangTitle = regexp.MustCompile(`^sglang::(scheduler|detokenizer_router|detokenizer|data_parallel_controller|tokenizer_worker)(?:[_:].*)?$`)
+	sglangTitle = regexp.MustCompile(`^sglang::(scheduler|detokenizer_router|detokenizer|data_parallel_controller|tokenizer_worker|server|router)(?:[_:].*)?$`)
 	sglangRank  = regexp.MustCompile(`_(ATTN_CP|MOE_DP|DP|PP|TP|EP)(\d+)`)
 )
 
@@ -115,6 +115,10 @@ func sglangByTitle(cmdline []string) (roleOf, bool) {
 		return roleOf{role: RoleRouter, kind: sglRouter}, true
 	case "data_parallel_controller":
 		return roleOf{role: RoleController, kind: sglController}, true
+	case "server": // the router's launch_server starts several, and calls itself router
+		return roleOf{role: RoleAPIServer, kind: sglServer, tree: ownTree}, true
+	case "router":
+		return roleOf{role: RoleGateway, kind: sglGateway, tree: manyTrees}, true
 	}
 	return roleOf{role: RoleAPIServer, kind: sglWorker}, true
 }

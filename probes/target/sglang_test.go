@@ -42,6 +42,8 @@ func TestSGLangTitles(t *testing.T) {
 		{"sglang::detokenizer_router", RoleRouter, 0, ""},
 		{"sglang::data_parallel_controller", RoleController, 0, ""},
 		{"sglang::tokenizer_worker:4711", RoleAPIServer, 0, ""},
+		{"sglang::server", RoleAPIServer, 0, ""},
+		{"sglang::router", RoleGateway, 0, ""},
 		{"sglang::schedulers", "", 0, ""},
 		{"my sglang::scheduler", "", 0, ""},
 		{"VLLM::EngineCore", "", 0, ""},
