@@ -800,3 +800,15 @@ func TestSGLangBounds(t *testing.T) {
 		t.Errorf("%d trees, %d still kept", len(next), c.kept)
 	}
 }
+
+// TestSGLangWorkers: with several tokenizer workers each is named after its process,
+// and puts its name in front of its requests' ids.
+func TestSGLangWorkers(t *testing.T) {
+	s := newSGLang(withProcess(signal.Process{PID: tokPID + 1, NSPID: 8, Role: "api_server", HostID: hostID}))
+	s.engineRequest(100, "13729_aaaaaaaaaa", 1)
+	s.out(115, "13729_aaaaaaaaaa", 1, finishedLength)
+	trees, _ := run(t, NewOptions(), s.sig)
+	wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{"rid": "aaaaaaaaaa"})
+	wantAttrs(t, one(t, trees, "MultiTokenizer-13729 (host:3d1219c7 | pid:13729)"), map[string]any{"thread_label": "MultiTokenizer-13729", "pid": int64(13729), "host_id": hostID, "tp_rank": nil})
+	conforms(t, trees[0], NewOptions())
+}
