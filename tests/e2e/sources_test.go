@@ -1,7 +1,11 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -64,7 +68,67 @@ func TestSourceTraps(t *testing.T) {
 	}
 	w.Flush()
 	t.Logf("traps per scheduler step in the engine core, its worker in another process\n%s", &b)
+	t.Run("switch", func(t *testing.T) { sourceSwitch(t, e) })
 	t.Logf("tokens/s with 32 requests at a time, the better of two, in turn: %s (short runs on a shared machine: no benchmark)", &rates)
+}
+
+// sourceSwitch has the governor take the clock out, which some waiting loop goes over a
+// budget of a nanosecond with, and put it back after its pause: dispatch stands in for it.
+func sourceSwitch(t *testing.T, e *engine) {
+	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	tr := attach(t, e, "--step-source", "clock", "--steps", "1", "--probe-wait", "1ns", "--probe-work", "0", "--prometheus", addr)
+	seen := func(source string, within time.Duration) {
+		t.Helper()
+		for end := time.Now().Add(within); time.Now().Before(end); {
+			e.generate(t, 4, 20)
+			resp, err := http.Get("http://" + addr + "/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(b)) {
+				if strings.HasPrefix(line, "inferspan_detail_active{") && strings.Contains(line, `detail="steps"`) && strings.Contains(line, `source="`+source+`"`) && strings.HasSuffix(line, " 1\n") {
+					return
+				}
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		t.Errorf("steps are not seen by %s within %v", source, within)
+	}
+	seen("clock", 10*time.Second)
+	seen("dispatch", 20*time.Second)
+	// The governor's first pause is 30 s.
+	seen("clock", 50*time.Second)
+	tr.mustStop(t)
+	b, err := os.ReadFile(tr.jsonl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, steps, dispatched := int64(0), 0, 0
+	for line := range strings.Lines(string(b)) {
+		var s struct {
+			Step   *int64
+			Method string
+		}
+		if err := json.Unmarshal([]byte(line), &s); err != nil || s.Step == nil {
+			continue
+		}
+		if steps++; s.Method == "dispatch" {
+			dispatched++
+		}
+		if last != 0 && *s.Step <= last {
+			t.Errorf("step %d after step %d", *s.Step, last)
+		}
+		last = *s.Step
+	}
+	t.Logf("%d steps, %d of them by dispatch", steps, dispatched)
+	if dispatched == 0 || dispatched == steps {
+		t.Errorf("%d steps of %d by dispatch, want some so and some by the clock", dispatched, steps)
+	}
 }
 
 // clockHits is how often the engine core reads the clock in a step, with n requests at a
