@@ -107,3 +107,20 @@ func TestRedactorDefault(t *testing.T) {
 		t.Errorf("config %+v, %v, want the model's last part", c, err)
 	}
 }
+
+// TestUnknownKind: without a decoder of its messages the rest of an engine is decoded.
+func TestUnknownKind(t *testing.T) {
+	d := New(Options{})
+	var got []signal.Signal
+	emit := func(s signal.Signal) { got = append(got, s) }
+	if err := d.Engine(&target.Engine{ID: 3, Kind: "another", Processes: []target.Process{{PID: 7, Role: target.RoleAPIServer}}}, emit); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("error %v", err)
+	}
+	d.Record(&event.Record{Header: event.Header{Time: 5, Kind: event.KindExit, PID: 7}}, emit)
+	if len(got) != 2 {
+		t.Fatalf("%d signals, want the announcement and the exit", len(got))
+	}
+	if x, ok := got[1].(*signal.ProcessExit); !ok || x.Engine != 3 {
+		t.Errorf("%+v", got[1])
+	}
+}
