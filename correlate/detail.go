@@ -205,6 +205,9 @@ func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
 	}
 	if !r.core.eng.events() && !r.core.eng.seen.Events {
 		miss(signal.DetailSteps, semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelInference)
+		if r.lostDetail(signal.DetailSteps) == "" {
+			miss(signal.DetailArrivals, semconv.AttrGenAILatencyTimeInQueue)
+		}
 	}
 	if c.opt.Steps >= StepsRefs {
 		miss(signal.DetailSteps, semconv.AttrInferspanStepsCount)

@@ -87,6 +87,14 @@ func TestPeeked(t *testing.T) {
 			s.iterate(5, 90, 99.9, reqs(in("a", 16, 0, signal.StepNew, signal.StepPhaseUnknown))).peek(105, "a", 1).iterate(6, 110, 119.9, reqs(in("a", 1, 16, signal.StepRunning, signal.StepDecode)))
 			return s.put(&signal.RequestPeeked{At: at(125), Request: signal.RequestAdded{Core: testCore, ID: "a-x"}, State: signal.RequestFinished})
 		}, map[string]any{"gen_ai.usage.completion_tokens": nil, "inferspan.outcome": "completed"}},
+		{"a program's requests are no longer seen beginning", func() *script {
+			change := func(t float64, active bool, reason string) *signal.ProbeChange {
+				return &signal.ProbeChange{At: at(t), Engine: 1, PID: corePID, Probe: signal.DetailArrivals, Active: active, Reason: reason}
+			}
+			return newScript().put(change(1, true, "")).put(change(80, false, "hit too often")).peek(100, "a", 0).
+				iterate(5, 101, 109.9, reqs(in("a", 16, 0, signal.StepNew, signal.StepPrefillEnd))).step(110, out("a", 1, finished(signal.FinishStop, "stop"))).silently()
+		}, map[string]any{"gen_ai.latency.time_in_queue": nil, "gen_ai.latency.time_in_model_prefill": int64(9e6),
+			"inferspan.unavailable": []string{"gen_ai.latency.time_in_queue: the probes were taken out: hit too often"}}},
 		{"an adapter is asked for by its own name", func() *script {
 			return newScript().peek(100, "a", 5, func(p *signal.RequestPeeked) { p.Request.Adapter = "sql" }).step(120, out("a", 1, finished(signal.FinishStop, "stop")))
 		}, map[string]any{"gen_ai.request.model_name": "sql"}},
