@@ -48,7 +48,7 @@ type dispatches struct {
 type dispatched struct {
 	step   signal.Step
 	names  []byte
-	unseen bool // its dispatch was not seen, only that there was one
+	unseen bool // it is not to be handed over: its dispatch was not seen, or it was handed over
 	// The step ended after the one and before the other; 0: not known, or not yet.
 	after, before signal.Mono
 }
@@ -199,6 +199,17 @@ func (d *Decoder) expire(c *core, now signal.Mono, emit func(signal.Signal)) {
 	}
 	if n > 0 {
 		d.giveUp(c, n, emit)
+	}
+}
+
+// idle: at a time the core had no requests. Steps from long before have given what they
+// had to give: they are handed over, and stay in line for outputs that might come.
+func (d *Decoder) idle(c *core, at signal.Mono, emit func(signal.Signal)) {
+	for _, p := range c.dispatches.open {
+		if at-p.step.Dispatch > dispatchWait {
+			c.dispatches.hand(p, emit)
+			p.unseen = true
+		}
 	}
 }
 

@@ -215,6 +215,24 @@ func TestDispatches(t *testing.T) {
 			d.dispatch(20, 2, 0, "a")
 			d.dispatch(far, 3, 0, "a")
 		}, []string{"1: 10-0"}},
+		{"an idle core", func(d *dispatcher) {
+			zero, none := int64(0), note.State{}
+			none.Running, none.Waiting = &zero, &zero
+			idle := func(at uint64) {
+				r, err := note.Put(note.KindState, core, at, none)
+				if err != nil {
+					d.t.Fatal(err)
+				}
+				d.d.Note(r, d.emit)
+			}
+			d.dispatch(10, 1, 0, "a")
+			idle(100) // its outputs may be on their way
+			idle(far)
+			idle(far + 1)
+			d.dispatch(far+10, 2, 1, "a")
+			d.outputs(far+20, 1, "a !") // those of 1, late
+			d.outputs(far+30, 1, "a !")
+		}, []string{"1: 10-0", "2: 5000000010-5000000030"}},
 		{"the count begins anew", func(d *dispatcher) {
 			d.dispatch(10, 70, 0, "a")
 			d.dispatch(20, 1, 0, "a")

@@ -78,6 +78,9 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	if err != nil {
 		return err
 	}
+	if n.Running != nil && n.Waiting != nil && *n.Running == 0 && *n.Waiting == 0 && (n.Deferred == nil || *n.Deferred == 0) {
+		d.idle(d.core(r.PID, 0), signal.Mono(r.Time), emit)
+	}
 	s := &signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID, 0).id,
 		Running: count(n.Running), Waiting: count(n.Waiting), Deferred: count(n.Deferred), Step: count(n.Step),
