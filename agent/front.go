@@ -8,20 +8,16 @@ import (
 	"inferspan/correlate/signal"
 	"inferspan/probes/engine"
 	"inferspan/probes/note"
-	"inferspan/probes/python"
 	"inferspan/probes/target"
 )
 
 // lookAtFronts has the kernel look into the front ends of an engine. taps are the
 // other probes by process.
 func (p *inside) lookAtFronts(ctx context.Context, e *target.Engine, taps map[uint32]process) {
-	open := fronts[e.Kind]
-	if open == nil {
-		return
-	}
 	for i := range e.Processes {
 		q := &e.Processes[i]
-		if (q.Role != target.RoleAPIServer && q.Role != target.RoleOffline) || q.Python.Problem != "" {
+		open := fronts[e.Kind][q.Role]
+		if open == nil || q.Python.Problem != "" {
 			continue
 		}
 		p.first.add(q)
@@ -31,7 +27,7 @@ func (p *inside) lookAtFronts(ctx context.Context, e *target.Engine, taps map[ui
 }
 
 // front looks into one front end until ctx ends or the process is gone.
-func (p *inside) front(ctx context.Context, proc *target.Process, tap process, open func(*python.Interp) (engine.Front, error)) {
+func (p *inside) front(ctx context.Context, proc *target.Process, tap process, open frontOpener) {
 	defer p.first.done(proc.PID)
 	in, front, err := openIn(ctx, &p.first, proc.PID, open)
 	if ctx.Err() != nil {
@@ -43,6 +39,9 @@ func (p *inside) front(ctx context.Context, proc *target.Process, tap process, o
 	}
 	w := p.attach(ctx, proc, in, front.Probes())
 	defer w.close()
+	if q, ok := front.(engine.Requester); ok {
+		p.requests(ctx, uint32(proc.PID), q.Requests)
+	}
 	p.first.done(proc.PID)
 	if w.interp == nil {
 		return

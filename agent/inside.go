@@ -12,6 +12,7 @@ import (
 	"inferspan/correlate/signal"
 	"inferspan/probes/attach"
 	"inferspan/probes/engine"
+	"inferspan/probes/engine/sglang"
 	"inferspan/probes/engine/vllm"
 	"inferspan/probes/note"
 	"inferspan/probes/python"
@@ -48,13 +49,26 @@ type opener func(*python.Interp) (engine.Peeker, error)
 
 // peekers by kind of engine.
 var peekers = map[string]opener{
-	"vllm": func(in *python.Interp) (engine.Peeker, error) { return vllm.NewPeeker(in) },
+	"vllm":   func(in *python.Interp) (engine.Peeker, error) { return vllm.NewPeeker(in) },
+	"sglang": func(in *python.Interp) (engine.Peeker, error) { return sglang.NewPeeker(in) },
 }
 
-// fronts by kind of engine: finds the front end in a process. The error wraps
-// engine.ErrNoFront or python.ErrGone, or says why the process cannot be looked at.
-var fronts = map[string]func(*python.Interp) (engine.Front, error){
-	"vllm": func(in *python.Interp) (engine.Front, error) { return vllm.NewFront(in) },
+// frontOpener finds what there is to see in a process of the engine that is not a core.
+// The error wraps engine.ErrNoFront or python.ErrGone, or says why the process cannot be
+// looked at.
+type frontOpener func(*python.Interp) (engine.Front, error)
+
+// fronts by kind of engine and role of the process.
+var fronts = map[string]map[target.Role]frontOpener{
+	"vllm": {
+		target.RoleAPIServer: func(in *python.Interp) (engine.Front, error) { return vllm.NewFront(in) },
+		target.RoleOffline:   func(in *python.Interp) (engine.Front, error) { return vllm.NewFront(in) },
+	},
+	"sglang": {
+		target.RoleAPIServer:  func(in *python.Interp) (engine.Front, error) { return sglang.NewFront(in) },
+		target.RoleOffline:    func(in *python.Interp) (engine.Front, error) { return sglang.NewFront(in) },
+		target.RoleController: func(in *python.Interp) (engine.Front, error) { return sglang.NewController(in) },
+	},
 }
 
 // inside looks into the engine cores of an engine, and has the kernel do so. What

@@ -31,11 +31,18 @@ type Peeker interface {
 	Probes() []Probe
 }
 
-// Front looks into a process that runs a front end. It must be used by one goroutine
+// Front looks into a process that runs a front end, or something else of the engine
+// that is not a core. It must be used by one goroutine
 // at a time.
 type Front interface {
 	// Probes returns what to put into the process to see more of it.
 	Probes() []Probe
+}
+
+// Requester is a Front that can tell which requests its process has.
+type Requester interface {
+	// Requests is as that of a Peeker.
+	Requests(now func() uint64) (reqs []note.Request, at uint64, err error)
 }
 
 // Names that a run knows in the plans of front ends: a request is about to be sent to

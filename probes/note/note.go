@@ -81,23 +81,28 @@ type Requests struct {
 	Requests []Request `json:"requests"`
 }
 
-// Request is a request in a core, in the engine's own words.
+// Request is a request in a core or in a front end, in the engine's own words.
 type Request struct {
-	ID          string   `json:"id"`
-	Client      *int64   `json:"client,omitempty"`
-	Arrival     *int64   `json:"arrival,omitempty"` // wall time, ns
-	Status      string   `json:"status,omitempty"`  // name of the member of the engine's enum
-	Prompt      *int64   `json:"prompt,omitempty"`  // tokens
-	Computed    *int64   `json:"computed,omitempty"`
-	Output      *int64   `json:"output,omitempty"` // tokens as of the time of the note
-	Cached      *int64   `json:"cached,omitempty"`
-	Preemptions *int64   `json:"preemptions,omitempty"`
-	Pooling     bool     `json:"pooling,omitempty"`
-	TraceParent string   `json:"traceparent,omitempty"`
-	Adapter     *string  `json:"adapter,omitempty"` // name of the LoRA adapter asked for; "" is none
-	Params      *Params  `json:"params,omitempty"`
-	Events      []Event  `json:"events,omitempty"`
-	Missing     []string `json:"missing,omitempty"` // what could not be read
+	ID          string  `json:"id"`
+	Client      *int64  `json:"client,omitempty"`
+	Arrival     *int64  `json:"arrival,omitempty"` // wall time, ns
+	Status      string  `json:"status,omitempty"`  // name of the member of the engine's enum
+	Prompt      *int64  `json:"prompt,omitempty"`  // tokens
+	Computed    *int64  `json:"computed,omitempty"`
+	Output      *int64  `json:"output,omitempty"` // tokens as of the time of the note
+	Cached      *int64  `json:"cached,omitempty"`
+	Preemptions *int64  `json:"preemptions,omitempty"`
+	Pooling     bool    `json:"pooling,omitempty"`
+	TraceParent string  `json:"traceparent,omitempty"`
+	Adapter     *string `json:"adapter,omitempty"` // name of the LoRA adapter asked for; "" is none
+	Params      *Params `json:"params,omitempty"`
+	Events      []Event `json:"events,omitempty"`
+	Stream      *bool   `json:"stream,omitempty"` // the client gets outputs as they come
+	Room        *int64  `json:"room,omitempty"`   // ties the two halves of a request that is prefilled elsewhere
+	// Times are the stamps that the process keeps of the request, by the engine's names;
+	// CLOCK_MONOTONIC, ns. One that is not set yet is 0.
+	Times   map[string]int64 `json:"times,omitempty"`
+	Missing []string         `json:"missing,omitempty"` // what could not be read
 }
 
 // Params are sampling parameters.
@@ -125,6 +130,9 @@ type State struct {
 	FreeBlocks *int64 `json:"free_blocks,omitempty"`
 	Blocks     *int64 `json:"blocks,omitempty"` // of the pool, with the one set aside
 	Step       *int64 `json:"step,omitempty"`
+	// What the core last published of its KV cache.
+	UsedTokens *int64   `json:"used_tokens,omitempty"`
+	KVUsage    *float64 `json:"kv_usage,omitempty"`
 }
 
 // Probe tells what became of the probes for a kind of detail in a process.

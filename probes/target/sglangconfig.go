@@ -264,3 +264,9 @@ func sglangProblems(e *Engine, g []*proc) {
 		e.problem("the engine works on token ids (--skip-tokenizer-init): there is no detokenizing to see")
 	}
 }
+
+// SGLangArgument returns an argument of a live ServerArgs, as the engine resolved it; ok
+// is false if it cannot be read.
+func SGLangArgument(args python.Value, name string) (v python.Value, ok bool) {
+	return (&sglangArgs{args}).get(name)
+}

@@ -54,12 +54,16 @@ type Decoder struct {
 	cores   map[uint32]signal.Core
 	only    signal.Core         // the core that requests go to
 	running map[string]*running // by id
+	server  uint32              // the only front end, 0 if there are several
+	capture *Captures
 	stats   Stats
 	problem error // of the last broken message
 
 	// Reused for every message.
 	added    signal.RequestAdded
 	abort    signal.RequestAborted
+	peeked   signal.RequestPeeked
+	times    signal.RequestTimes
 	step     signal.StepOutput
 	outputs  []signal.Output
 	ids      []int64
@@ -68,10 +72,13 @@ type Decoder struct {
 
 // running is what is known of a request until its end.
 type running struct {
+	added   bool   // it was seen on its way to a scheduler
 	front   uint32 // that sent it, 0 if not known
 	key     uint64 // of the message that it sent
 	sent    signal.Opt[int64]
 	aborted bool // its front end gave it up
+	// Stages in the front end that were handed over: a look and a probe may both show one.
+	tokenized, dispatched bool
 }
 
 // NewDecoder makes a Decoder for the engine that e describes.
@@ -80,21 +87,29 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
-	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, running: map[string]*running{}}
-	heads := 0
+	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, running: map[string]*running{}, capture: NewCaptures(e.ID)}
+	heads, servers := 0, 0
 	for i := range e.Processes {
 		p := &e.Processes[i]
 		pid := uint32(p.PID)
 		d.roles[pid] = p.Role
+		if front(p.Role) {
+			servers++
+			d.server = pid
+		}
 		if p.Role != target.RoleCore {
 			continue
 		}
 		core := signal.Core{Engine: e.ID, Index: p.Index, PID: pid}
 		d.cores[pid] = core
+		d.capture.Core(pid, core)
 		if leads(p) {
 			heads++
 			d.only = core
 		}
+	}
+	if servers != 1 {
+		d.server = 0
 	}
 	if heads != 1 {
 		d.only = signal.Core{Engine: e.ID, Index: signal.CoreUnknown}
@@ -158,6 +173,18 @@ func (d *Decoder) Message(m *wire.Message, emit func(signal.Signal)) {
 	}
 }
 
+// know returns what is known of a request, which may be nothing yet.
+func (d *Decoder) know(id string) *running {
+	r := d.running[id]
+	if r == nil {
+		r = &running{}
+		if len(d.running) < maxRunning {
+			d.running[id] = r
+		}
+	}
+	return r
+}
+
 func front(role target.Role) bool {
 	return role == target.RoleAPIServer || role == target.RoleOffline
 }
@@ -167,14 +194,18 @@ func front(role target.Role) bool {
 // seen, too.
 func (d *Decoder) request(m *wire.Message, role target.Role, x *Message, q *Request, emit func(signal.Signal)) {
 	key := m.Key()
-	if r := d.running[q.ID]; r != nil && (!front(role) || r.front == 0 || r.front == m.PID && r.key == key && key != 0) {
+	was := d.running[q.ID]
+	if was != nil && was.added && (!front(role) || was.front == 0 || was.front == m.PID && was.key == key && key != 0) {
 		d.stats.Repeated++
 		return
 	}
 	d.stats.Requests++
-	r := &running{key: key, sent: signal.Some[int64](0)}
+	r := &running{added: true, key: key, sent: signal.Some[int64](0)}
 	if front(role) {
 		r.front = m.PID
+	}
+	if was != nil && !was.added {
+		r.tokenized, r.dispatched = was.tokenized, was.dispatched
 	}
 	if len(d.running) < maxRunning {
 		d.running[q.ID] = r
@@ -275,11 +306,10 @@ func (d *Decoder) outputsOf(m *wire.Message, x *Message, emit func(signal.Signal
 func (d *Decoder) count(q *Output) bool {
 	r := d.running[string(q.ID)]
 	if r == nil {
-		if q.Finish != nil || len(d.running) >= maxRunning {
+		if q.Finish != nil {
 			return true
 		}
-		r = &running{}
-		d.running[string(q.ID)] = r
+		r = d.know(string(q.ID))
 	}
 	if q.NumTokens.V > 0 && q.CompletionTokens.OK && r.sent.OK && q.CompletionTokens.V <= r.sent.V {
 		return false
@@ -340,6 +370,3 @@ func ends(o *signal.Output, f *Finish) {
 		o.Finish = signal.FinishOther
 	}
 }
-
-// Capture reads what a probe captured.
-func (d *Decoder) Capture(*event.Record, func(signal.Signal)) { d.stats.Unplanned++ }

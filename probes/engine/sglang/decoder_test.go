@@ -44,6 +44,10 @@ func sentBy(class string, again bool) uint32 {
 	return serverPID
 }
 
+func sent(pid uint32, b []byte) *wire.Message {
+	return &wire.Message{Begin: 1, End: 1, PID: pid, Dir: event.FrameSend, Parts: []wire.Part{*whole(b)}}
+}
+
 // heard collects signals, which it copies as far as tests look at them.
 type heard struct {
 	added   []signal.RequestAdded
@@ -159,7 +163,7 @@ func TestRepeated(t *testing.T) {
 	}
 	send := func(pid uint32, b []byte) int {
 		var h heard
-		d.Message(&wire.Message{Begin: 1, End: 1, PID: pid, Dir: event.FrameSend, Parts: []wire.Part{*whole(b)}}, h.put)
+		d.Message(sent(pid, b), h.put)
 		return h.all
 	}
 	for _, x := range []struct {

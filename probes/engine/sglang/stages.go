@@ -175,6 +175,11 @@ func (s *stager) prefill(id string, l *life, was *moment, now moment, changed fu
 		end = is[stampPrefilled]
 	}
 	if !(changed(stampLastPrefilled) || !now.have[stampLastPrefilled] && changed(stampPrefilled) && was.at[stampPrefilled] == 0) {
+		// Of a request that was in its first decoding when it was first seen, it is told
+		// later when it began.
+		if changed(stampForward) && was.at[stampForward] == 0 && was.at[stampLastPrefilled] != 0 && is[stampQueued] <= is[stampForward] && !l.retract {
+			s.first(id, stagePrefill, is[stampForward], is[stampPrefilled])
+		}
 		return
 	}
 	if is[stampChunk] != 0 {
