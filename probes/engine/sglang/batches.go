@@ -23,11 +23,12 @@ const (
 type process struct {
 	core    signal.Core
 	lives   map[string]*life
-	ended   []string // in the order in which they ended
-	count   uint64   // captures of batches and outputs
-	number  int64    // of the last batch
-	some    bool     // there was one
-	batches []*batch // without a result yet, in their order
+	ended   []string    // in the order in which they ended
+	count   uint64      // captures of batches and outputs
+	number  int64       // of the last batch
+	some    bool        // there was one
+	at      signal.Mono // when it was captured
+	batches []*batch    // without a result yet, in their order
 	step    signal.Step
 }
 
@@ -38,7 +39,8 @@ type batch struct {
 	size    signal.Opt[int64]
 	mode    string
 	decode  bool
-	each    int64 // tokens of each request that decodes, -1 if not known
+	after   signal.Mono // the one before was launched by then
+	each    int64       // tokens of each request that decodes, -1 if not known
 	partial bool
 	reqs    []signal.StepRequest
 }
@@ -138,7 +140,8 @@ func (p *process) lapse(count uint64) {
 // batch: a batch was launched. What its requests' stamps are now is from before it.
 func (c *Captures) batch(p *process, s *stager, v reading) {
 	p.count++
-	b := &batch{launch: v.mono(slotLaunch), each: -1}
+	b := &batch{launch: v.mono(slotLaunch), each: -1, after: p.at}
+	p.at = s.at
 	if v.l.plan == planLaunch {
 		b.launch = s.at
 	}
@@ -223,7 +226,7 @@ func (b *batch) enter(_ int, i item, l *life, tokens, computed signal.Opt[int64]
 		q.Phase = signal.StepPrefillEnd
 	}
 	if l != nil {
-		q.Entry = l.entry()
+		q.Entry = l.entry(b.after)
 	}
 	b.reqs = append(b.reqs, q)
 }
@@ -238,8 +241,9 @@ func (b *batch) run(_ int, i item, l *life) {
 	b.reqs = append(b.reqs, q)
 }
 
-// entry says how a request comes into a batch, and that it did.
-func (l *life) entry() signal.StepEntry {
+// entry says how a request comes into a batch, and that it did. The batch before was
+// launched by after, 0 if that was not seen.
+func (l *life) entry(after signal.Mono) signal.StepEntry {
 	was := l.entered
 	l.entered = true
 	switch {
@@ -248,7 +252,7 @@ func (l *life) entry() signal.StepEntry {
 		return signal.StepResumed
 	case was:
 		return signal.StepRunning
-	case l.begun && !l.retract:
+	case after != 0 && l.seen.at[stampForward] > after && !l.retract:
 		return signal.StepNew
 	}
 	return signal.StepEntryUnknown

@@ -63,7 +63,8 @@ func TestFront(t *testing.T) {
 func TestSteps(t *testing.T) {
 	s := newScene(t)
 	a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampQueued: 11, stampForward: 12, stampLastForward: 12}, parts: []int64{1}}
-	s.number = 4
+	s.number = 3
+	s.decode(5, 0, req{id: "z"})
 	s.prefill(13, 0, nil, a)
 	b := req{id: "b", at: map[timing]float64{stampReceived: 14, stampQueued: 15, stampForward: 16, stampLastForward: 16}}
 	a.parts = []int64{0}
@@ -75,7 +76,7 @@ func TestSteps(t *testing.T) {
 	s.decode(26, 1, b)
 	s.sent(29, 8, nil, b)
 	steps := slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return !strings.HasPrefix(l, "step") })
-	want := []string{"step 5 13-0 a:0+-1/11", "step 6 17-21 a:0+-1/22 b:0+-1/12", "step 7 22-0 b:0+1/23", "step 8 24-29 b:0+1/23"}
+	want := []string{"step 4 5-0 z:0+1/23", "step 5 13-0 a:0+-1/11", "step 6 17-21 a:0+-1/22 b:0+-1/12", "step 7 22-0 b:0+1/23", "step 8 24-29 b:0+1/23"}
 	if !slices.Equal(steps, want) {
 		t.Errorf("steps\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
 	}
