@@ -14,6 +14,7 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/gpu/nvml"
 	"inferspan/probes/attach"
 	"inferspan/probes/attach/governor"
 	"inferspan/probes/decode"
@@ -62,6 +63,10 @@ type LiveOptions struct {
 	// Budget is what probes on interpreters may cost each process; the zero value is
 	// governor.DefaultBudget.
 	Budget governor.Budget
+	// GPUInterval is how often the GPUs of the host are read; 0: DefaultGPUInterval, less: never.
+	GPUInterval time.Duration
+	// GPUs opens NVML, nil being nvml.Open.
+	GPUs func() (nvml.Library, error)
 	// Run calls Attached once, when each interpreter has its probes or will have none, or
 	// has not got them in time; the argument tells those that are still without. If that
 	// takes long, it calls Waiting before, with those that it waits for. Nil is none.
@@ -77,6 +82,7 @@ type Live struct {
 	scrub  *httptap.Scrubber
 	opt    LiveOptions
 	inside *inside // while Run runs
+	gpus   *gpus   // the same
 	ready  readiness
 	bad    uint64          // records that did not decode
 	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
@@ -198,9 +204,11 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 		return err
 	}
 	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes, l.opt)
+	l.gpus = watchGPUs(ctx, l.Engine, l.opt)
 	err := l.read(ctx, put)
 	l.inside.end()
-	return errors.Join(err, l.inside.take(put), l.drain(put))
+	l.gpus.end()
+	return errors.Join(err, l.inside.take(put), l.gpus.take(put), l.drain(put))
 }
 
 // read reads until ctx ends or nothing is attached any more.
@@ -231,6 +239,9 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 			return fmt.Errorf("reading kernel records: %w", err)
 		}
 		if err := l.inside.take(put); err != nil {
+			return err
+		}
+		if err := l.gpus.take(put); err != nil {
 			return err
 		}
 		l.ready.look(&l.inside.first, &l.opt, time.Now())

@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -203,7 +204,7 @@ func metricsConformTo(t *testing.T, m metric.Snapshot, engine string) {
 			t.Errorf("metric %s is out of order", f.Name)
 		}
 		last = i
-		if want := map[metric.Type]string{metric.Counter: "Counter", metric.Gauge: "Gauge", metric.Histogram: "Histogram"}[f.Type]; want != def.Instrument || f.Unit != def.Unit {
+		if want := map[metric.Type]string{metric.Counter: "Counter", metric.Gauge: "Gauge", metric.Histogram: "Histogram", metric.UpDownCounter: "UpDownCounter"}[f.Type]; want != def.Instrument || f.Unit != def.Unit {
 			t.Errorf("metric %s: %s of unit %s, documented as %s of %s", f.Name, want, f.Unit, def.Instrument, def.Unit)
 		}
 		series := map[string]bool{}
@@ -220,7 +221,7 @@ func metricsConformTo(t *testing.T, m metric.Snapshot, engine string) {
 			if p.Resource != nil {
 				for _, a := range p.Resource.Attrs {
 					if a.Key == "process.pid" {
-						id += typeOf(a.Value)
+						id += fmt.Sprint(a.Value)
 					}
 				}
 			}

@@ -120,6 +120,7 @@ type Correlator struct {
 	firstAt  signal.Mono // time of the first signal that has one
 	notes    []Note
 	own      ownMetrics
+	gpus     []*gpu // in order of appearance
 }
 
 // New returns an empty Correlator. Values of o out of range are replaced by the defaults.
@@ -227,6 +228,18 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.ProbeChange:
 		c.tick(s.At)
 		c.probeChange(s)
+	case *signal.GPUDevice:
+		c.tick(s.At)
+		c.gpuDevice(s)
+	case *signal.GPUSamples:
+		c.tick(s.At)
+		c.gpuSamples(s)
+	case *signal.GPUEvent:
+		c.tick(s.At)
+		c.gpuEvent(s)
+	case *signal.GPUVisible:
+		c.tick(s.At)
+		c.gpuVisible(s)
 	case *signal.Clock:
 		c.clock.set(s)
 		c.tick(s.At)

@@ -367,6 +367,7 @@ func (c *Correlator) snapshot() metric.Snapshot {
 			f.add(e.rules.usageMetric(), float64(u.out), res, dimCallType, dimCallKind, dimRPCType, u.model, u.kind, "output")
 		}
 	}
+	c.gpuPoints(f)
 	for r := c.reqs.head; r != nil; r = r.next {
 		if !r.done {
 			inFlight[1]++
@@ -416,6 +417,8 @@ func (c *Correlator) snapshot() metric.Snapshot {
 		switch m.Instrument {
 		case "Gauge":
 			fam.Type = metric.Gauge
+		case "UpDownCounter":
+			fam.Type = metric.UpDownCounter
 		case "Histogram":
 			fam.Type = metric.Histogram
 			fam.Bounds = bounds[m.ID]

@@ -13,6 +13,7 @@ import (
 const (
 	serviceName = "service.name"
 	engineKind  = "inferspan.engine.kind"
+	hardwareID  = "hw.id"
 )
 
 // Defaults is what the agent's own configuration adds to the resources of the
@@ -104,7 +105,7 @@ func (d Defaults) Apply(r *trace.Resource) []trace.Attr {
 		}
 		switch {
 		case name != "":
-		case r == nil:
+		case r == nil, has(hardwareID): // a GPU is no service: it is ours that tells of it
 			name = "inferspan"
 		default:
 			name = "unknown_service" // what the SDK specification asks for

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"inferspan/export/term"
+	"inferspan/gpu/nvml"
 	"inferspan/probes/host"
 )
 
@@ -25,6 +26,7 @@ when something that everything needs is missing.`,
 		Example: "  sudo inferspan check\n  sudo inferspan check --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := host.Check(cmd.Context())
+			checkNVML(&r)
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
@@ -42,6 +44,38 @@ when something that everything needs is missing.`,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// checkNVML completes the item of the library, which is only looked for there, with what
+// comes of loading it.
+func checkNVML(r *host.Report) {
+	it := r.Item(host.NVML)
+	if it == nil {
+		return
+	}
+	s := nvml.Check(nvml.Open)
+	switch {
+	case s.GPUs > 0 && s.Err == nil:
+		it.State, it.Fix = host.OK, ""
+		it.Detail = fmt.Sprintf("driver %s, GPUs: %d", s.Driver, s.GPUs)
+	case s.GPUs > 0:
+		it.State, it.Fix = host.Degraded, s.Fix
+		it.Detail = fmt.Sprintf("driver %s, GPUs: %d; %v", s.Driver, s.GPUs, s.Err)
+	case errors.Is(s.Err, nvml.ErrNoCgo):
+		// Whether the library is there is known all the same.
+		if it.State == host.OK {
+			it.State, it.Fix = host.Missing, s.Fix
+		}
+		it.Detail += "; " + s.Err.Error()
+	default:
+		if it.State == host.OK {
+			it.State = host.Missing
+		}
+		if s.Fix != "" {
+			it.Fix = s.Fix
+		}
+		it.Detail += "; " + s.Err.Error()
+	}
 }
 
 func printCheck(w io.Writer, r *host.Report) error {

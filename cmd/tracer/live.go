@@ -32,8 +32,9 @@ func pidFlag(c *cobra.Command, pid *int) {
 type budget struct {
 	work   float64 // percent of a core, 0: no limit
 	wait   time.Duration
-	sample int    // one request in so many has its tokens timed, 0: none
-	source string // of steps
+	sample int           // one request in so many has its tokens timed, 0: none
+	source string        // of steps
+	gpu    time.Duration // 0: GPUs are not read
 }
 
 func (b *budget) flags(c *cobra.Command) {
@@ -41,6 +42,7 @@ func (b *budget) flags(c *cobra.Command) {
 	c.Flags().Float64Var(&b.work, "probe-work", 100*d.Work, "percent of a core that probes on the Python interpreter may cost a process, else they are taken out (0: no limit)")
 	c.Flags().DurationVar(&b.wait, "probe-wait", d.Wait, "by how much they may delay the wake-up of a loop that waits (0: no limit)")
 	c.Flags().StringVar(&b.source, "step-source", agent.SourceAuto, "how scheduler steps are seen: clock (start, end, state of the scheduler), dispatch (when workers are told of a step; no trap of its own), or auto: dispatch where workers are processes of their own, else clock")
+	c.Flags().DurationVar(&b.gpu, "gpu-interval", agent.DefaultGPUInterval, "how often NVIDIA GPUs are read, 100ms to 1s (0: never)")
 	must(c.RegisterFlagCompletionFunc("step-source", cobra.FixedCompletions(stepSources, cobra.ShellCompDirectiveNoFileComp)))
 	c.Flags().IntVar(&b.sample, "detokenize-sample", 0, "time each token of one request in N as it becomes text, at the price of two traps per token of all requests that run meanwhile (0: of none, the time is worked out from what a token costs on average)")
 }
@@ -56,7 +58,13 @@ func (b *budget) options(content bool) (agent.LiveOptions, error) {
 	if !slices.Contains(stepSources, b.source) {
 		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--step-source %q: want %s", b.source, strings.Join(stepSources, ", ")))
 	}
+	if b.gpu != 0 && (b.gpu < 100*time.Millisecond || b.gpu > time.Second) {
+		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--gpu-interval %s: want 100ms to 1s, or 0 for never", b.gpu))
+	}
 	o := agent.LiveOptions{Content: content, StepSource: b.source, DetokenizeSample: b.sample, Budget: governor.Budget{Work: b.work / 100, Wait: b.wait}}
+	if o.GPUInterval = b.gpu; b.gpu == 0 {
+		o.GPUInterval = -1
+	}
 	if b.work == 0 {
 		o.Budget.Work = math.Inf(1)
 	}

@@ -11,6 +11,7 @@ const (
 	Counter Type = iota
 	Gauge
 	Histogram
+	UpDownCounter // a Gauge whose values may be added up over series
 )
 
 // Label is a dimension.
@@ -19,7 +20,7 @@ type Label struct{ Name, Value string }
 // Point is one series of a family. Counters are cumulative since Start.
 type Point struct {
 	Labels   []Label  // in the documented order
-	Value    float64  // Counter, Gauge; Histogram: the sum
+	Value    float64  // Counter, Gauge, UpDownCounter; Histogram: the sum
 	Count    uint64   // Histogram
 	Buckets  []uint64 // Histogram: not cumulative, one more than Bounds
 	Resource *trace.Resource

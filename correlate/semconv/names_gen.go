@@ -66,6 +66,13 @@ const (
 	AttrGenAIUsageTotalTokens               = "gen_ai.usage.total_tokens"
 	AttrGenAIUserID                         = "gen_ai.user.id"
 	AttrHTTPResponseStatusCode              = "http.response.status_code"
+	AttrHWDriverVersion                     = "hw.driver_version"
+	AttrHWID                                = "hw.id"
+	AttrHWModel                             = "hw.model"
+	AttrHWName                              = "hw.name"
+	AttrHWParent                            = "hw.parent"
+	AttrHWType                              = "hw.type"
+	AttrHWVendor                            = "hw.vendor"
 	AttrHostID                              = "host_id"
 	AttrInferspanCorrelation                = "inferspan.correlation"
 	AttrInferspanDerived                    = "inferspan.derived"
@@ -83,6 +90,7 @@ const (
 	AttrInferspanEngineTensorParallelSize   = "inferspan.engine.tensor_parallel_size"
 	AttrInferspanEngineVersion              = "inferspan.engine.version"
 	AttrInferspanFinishReason               = "inferspan.finish_reason"
+	AttrInferspanGPUBusID                   = "inferspan.gpu.bus_id"
 	AttrInferspanOutcome                    = "inferspan.outcome"
 	AttrInferspanPartial                    = "inferspan.partial"
 	AttrInferspanProcessIndex               = "inferspan.process.index"
@@ -237,10 +245,37 @@ const (
 	MetricGenAIVLLMRequestQueueTimeSeconds     = "gen_ai_vllm_request_queue_time_seconds"
 	MetricGenAIVLLMRequestSuccess              = "gen_ai_vllm_request_success"
 	MetricGenerationTokensTotal                = "generation_tokens_total"
+	MetricHWEnergy                             = "hw.energy"
+	MetricHWErrors                             = "hw.errors"
+	MetricHWGPUIO                              = "hw.gpu.io"
+	MetricHWGPUMemoryLimit                     = "hw.gpu.memory.limit"
+	MetricHWGPUMemoryUsage                     = "hw.gpu.memory.usage"
+	MetricHWGPUMemoryUtilization               = "hw.gpu.memory.utilization"
+	MetricHWGPUUtilization                     = "hw.gpu.utilization"
+	MetricHWPower                              = "hw.power"
+	MetricHWStatus                             = "hw.status"
+	MetricHWTemperature                        = "hw.temperature"
 	MetricInferspanDetailActive                = "inferspan_detail_active"
 	MetricInferspanDroppedEvents               = "inferspan_dropped_events"
 	MetricInferspanDroppedOutputs              = "inferspan_dropped_outputs"
 	MetricInferspanEvicted                     = "inferspan_evicted"
+	MetricInferspanGPUClock                    = "inferspan.gpu.clock"
+	MetricInferspanGPUEnergyPerOutputToken     = "inferspan.gpu.energy_per_output_token"
+	MetricInferspanGPUEngineBusy               = "inferspan.gpu.engine.busy"
+	MetricInferspanGPUEngineEnergy             = "inferspan.gpu.engine.energy"
+	MetricInferspanGPUEngineOutputTokens       = "inferspan.gpu.engine.output_tokens"
+	MetricInferspanGPUEngineUnattributed       = "inferspan.gpu.engine.unattributed"
+	MetricInferspanGPUInUse                    = "inferspan.gpu.in_use"
+	MetricInferspanGPUMIG                      = "inferspan.gpu.mig"
+	MetricInferspanGPUMemoryActivity           = "inferspan.gpu.memory.activity"
+	MetricInferspanGPUMemoryReserved           = "inferspan.gpu.memory.reserved"
+	MetricInferspanGPUPCIeThroughput           = "inferspan.gpu.pcie.throughput"
+	MetricInferspanGPUPowerLimit               = "inferspan.gpu.power.limit"
+	MetricInferspanGPUProcessMemory            = "inferspan.gpu.process.memory"
+	MetricInferspanGPUProcessUtilization       = "inferspan.gpu.process.utilization"
+	MetricInferspanGPUProcesses                = "inferspan.gpu.processes"
+	MetricInferspanGPUThrottled                = "inferspan.gpu.throttled"
+	MetricInferspanGPUXIDs                     = "inferspan.gpu.xids"
 	MetricInferspanKVBlocks                    = "inferspan_kv_blocks"
 	MetricInferspanKVBlocksUsed                = "inferspan_kv_blocks_used"
 	MetricInferspanLostRecords                 = "inferspan_lost_records"
@@ -287,6 +322,33 @@ const (
 	MetricIDOwnDroppedEvents                         = "own.dropped_events"
 	MetricIDOwnDroppedOutputs                        = "own.dropped_outputs"
 	MetricIDOwnEvicted                               = "own.evicted"
+	MetricIDOwnGPUClock                              = "own.gpu_clock"
+	MetricIDOwnGPUEnergyPerToken                     = "own.gpu_energy_per_token"
+	MetricIDOwnGPUEngineBusy                         = "own.gpu_engine_busy"
+	MetricIDOwnGPUEngineEnergy                       = "own.gpu_engine_energy"
+	MetricIDOwnGPUEngineTokens                       = "own.gpu_engine_tokens"
+	MetricIDOwnGPUEngineUnattributed                 = "own.gpu_engine_unattributed"
+	MetricIDOwnGPUInUse                              = "own.gpu_in_use"
+	MetricIDOwnGPUMIG                                = "own.gpu_mig"
+	MetricIDOwnGPUMemoryActivity                     = "own.gpu_memory_activity"
+	MetricIDOwnGPUMemoryReserved                     = "own.gpu_memory_reserved"
+	MetricIDOwnGPUPCIe                               = "own.gpu_pcie"
+	MetricIDOwnGPUPowerLimit                         = "own.gpu_power_limit"
+	MetricIDOwnGPUProcessMemory                      = "own.gpu_process_memory"
+	MetricIDOwnGPUProcessUtilization                 = "own.gpu_process_utilization"
+	MetricIDOwnGPUProcesses                          = "own.gpu_processes"
+	MetricIDOwnGPUThrottled                          = "own.gpu_throttled"
+	MetricIDOwnGPUXIDs                               = "own.gpu_xids"
+	MetricIDOwnHWEnergy                              = "own.hw_energy"
+	MetricIDOwnHWErrors                              = "own.hw_errors"
+	MetricIDOwnHWGPUIO                               = "own.hw_gpu_io"
+	MetricIDOwnHWGPUMemoryLimit                      = "own.hw_gpu_memory_limit"
+	MetricIDOwnHWGPUMemoryUsage                      = "own.hw_gpu_memory_usage"
+	MetricIDOwnHWGPUMemoryUtilization                = "own.hw_gpu_memory_utilization"
+	MetricIDOwnHWGPUUtilization                      = "own.hw_gpu_utilization"
+	MetricIDOwnHWPower                               = "own.hw_power"
+	MetricIDOwnHWStatus                              = "own.hw_status"
+	MetricIDOwnHWTemperature                         = "own.hw_temperature"
 	MetricIDOwnKVBlocks                              = "own.kv_blocks"
 	MetricIDOwnKVBlocksUsed                          = "own.kv_blocks_used"
 	MetricIDOwnLostRecords                           = "own.lost_records"
@@ -351,25 +413,38 @@ const (
 
 // Dimensions of metrics.
 const (
-	DimCallKind       = "callKind"
-	DimCallType       = "callType"
-	DimDetail         = "detail"
-	DimEngine         = "engine"
-	DimEngineIndex    = "engine_index"
-	DimFinishedReason = "finished_reason"
-	DimKind           = "kind"
-	DimLayer          = "layer"
-	DimMetric         = "metric"
-	DimModelName      = "model_name"
-	DimModelNameCamel = "modelName"
-	DimOutcome        = "outcome"
-	DimRPCType        = "rpcType"
-	DimReason         = "reason"
-	DimSource         = "source"
-	DimSpanKind       = "spanKind"
-	DimStage          = "stage"
-	DimState          = "state"
-	DimUsageType      = "usageType"
+	DimCallKind                   = "callKind"
+	DimCallType                   = "callType"
+	DimDetail                     = "detail"
+	DimEngine                     = "engine"
+	DimEngineIndex                = "engine_index"
+	DimErrorType                  = "error.type"
+	DimFinishedReason             = "finished_reason"
+	DimGenAIRequestModelName      = "gen_ai.request.model_name"
+	DimHWGPUTask                  = "hw.gpu.task"
+	DimHWID                       = "hw.id"
+	DimHWState                    = "hw.state"
+	DimHWType                     = "hw.type"
+	DimInferspanGPUClockDomain    = "inferspan.gpu.clock.domain"
+	DimInferspanGPUMethod         = "inferspan.gpu.method"
+	DimInferspanGPUOwner          = "inferspan.gpu.owner"
+	DimInferspanGPUReason         = "inferspan.gpu.reason"
+	DimInferspanGPUThrottleReason = "inferspan.gpu.throttle.reason"
+	DimInferspanGPUXID            = "inferspan.gpu.xid"
+	DimKind                       = "kind"
+	DimLayer                      = "layer"
+	DimMetric                     = "metric"
+	DimModelName                  = "model_name"
+	DimModelNameCamel             = "modelName"
+	DimNetworkIODirection         = "network.io.direction"
+	DimOutcome                    = "outcome"
+	DimRPCType                    = "rpcType"
+	DimReason                     = "reason"
+	DimSource                     = "source"
+	DimSpanKind                   = "spanKind"
+	DimStage                      = "stage"
+	DimState                      = "state"
+	DimUsageType                  = "usageType"
 )
 
 // Spans are the documented spans.
@@ -815,4 +890,31 @@ var Metrics = []Metric{
 	{ID: "own.value_source", Name: "inferspan_value_source", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "metric", "source"}, Meaning: "always 1: where a documented metric comes from that the engine does not report itself. peek = its memory, looked at once in a while, steps = worked out from its scheduler steps", Condition: "always", Own: true},
 	{ID: "own.detail_active", Name: "inferspan_detail_active", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"detail", "source", "reason"}, Meaning: "1 while the probes for a kind of detail are in place, else 0; source is which of several ways is used, reason why the probes are not in place or not the best ones", Condition: "always", Own: true},
 	{ID: "own.probe_changes", Name: "inferspan_probe_changes", Instrument: "Counter", Unit: "{change}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"detail", "state"}, Meaning: "times that the probes for a kind of detail were put in (active) or taken out or could not be put in (inactive)", Condition: "always", Own: true},
+	{ID: "own.hw_gpu_utilization", Name: "hw.gpu.utilization", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "hw.gpu.task"}, Meaning: "share of the last sample period of the driver in which some kernel ran on the GPU", Condition: "always", Own: true},
+	{ID: "own.hw_gpu_memory_utilization", Name: "hw.gpu.memory.utilization", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "memory in use as a share of all; what the driver reserves is not in use", Condition: "always", Own: true},
+	{ID: "own.hw_gpu_memory_usage", Name: "hw.gpu.memory.usage", Instrument: "UpDownCounter", Unit: "By", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "memory in use, without what the driver reserves", Condition: "always", Own: true},
+	{ID: "own.hw_gpu_memory_limit", Name: "hw.gpu.memory.limit", Instrument: "UpDownCounter", Unit: "By", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "memory of the GPU", Condition: "always", Own: true},
+	{ID: "own.hw_gpu_io", Name: "hw.gpu.io", Instrument: "Counter", Unit: "By", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "network.io.direction"}, Meaning: "data over all NVLinks of the GPU since it was first looked at", Condition: "always", Own: true},
+	{ID: "own.hw_power", Name: "hw.power", Instrument: "Gauge", Unit: "W", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "hw.type"}, Meaning: "power drawn by the board", Condition: "always", Own: true},
+	{ID: "own.hw_energy", Name: "hw.energy", Instrument: "Counter", Unit: "J", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "hw.type"}, Meaning: "energy used since it was first looked at", Condition: "always", Own: true},
+	{ID: "own.hw_temperature", Name: "hw.temperature", Instrument: "Gauge", Unit: "Cel", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "hw.type"}, Meaning: "temperature of the chip", Condition: "always", Own: true},
+	{ID: "own.hw_errors", Name: "hw.errors", Instrument: "Counter", Unit: "{error}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "hw.type", "error.type"}, Meaning: "ECC errors since they were first looked at", Condition: "always", Own: true},
+	{ID: "own.hw_status", Name: "hw.status", Instrument: "UpDownCounter", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "hw.type", "hw.state"}, Meaning: "1 for the state that the GPU is in, else 0: failed = it does not answer any more, fallen off the bus", Condition: "always", Own: true},
+	{ID: "own.gpu_memory_activity", Name: "inferspan.gpu.memory.activity", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "share of the last sample period of the driver in which memory of the GPU was read or written", Condition: "always", Own: true},
+	{ID: "own.gpu_memory_reserved", Name: "inferspan.gpu.memory.reserved", Instrument: "Gauge", Unit: "By", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "memory that the driver and the firmware keep", Condition: "always", Own: true},
+	{ID: "own.gpu_power_limit", Name: "inferspan.gpu.power.limit", Instrument: "Gauge", Unit: "W", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "power limit in force", Condition: "always", Own: true},
+	{ID: "own.gpu_clock", Name: "inferspan.gpu.clock", Instrument: "Gauge", Unit: "Hz", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "inferspan.gpu.clock.domain"}, Meaning: "clock rate, by domain: sm, memory", Condition: "always", Own: true},
+	{ID: "own.gpu_throttled", Name: "inferspan.gpu.throttled", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "inferspan.gpu.throttle.reason"}, Meaning: "1 while the reason for lowered clocks holds, 0 once it has held", Condition: "always", Own: true},
+	{ID: "own.gpu_pcie", Name: "inferspan.gpu.pcie.throughput", Instrument: "Gauge", Unit: "By/s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "network.io.direction"}, Meaning: "data over PCIe, by a measurement of 20 ms", Condition: "always", Own: true},
+	{ID: "own.gpu_xids", Name: "inferspan.gpu.xids", Instrument: "Counter", Unit: "{event}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "inferspan.gpu.xid"}, Meaning: "critical errors that the driver reported, by their XID", Condition: "always", Own: true},
+	{ID: "own.gpu_mig", Name: "inferspan.gpu.mig", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "1 if the GPU is split into instances (MIG)", Condition: "always", Own: true},
+	{ID: "own.gpu_processes", Name: "inferspan.gpu.processes", Instrument: "Gauge", Unit: "{process}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "inferspan.gpu.owner"}, Meaning: "processes on the GPU: those of observed engines, others", Condition: "always", Own: true},
+	{ID: "own.gpu_process_memory", Name: "inferspan.gpu.process.memory", Instrument: "Gauge", Unit: "By", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "GPU memory of the process", Condition: "always", Own: true},
+	{ID: "own.gpu_process_utilization", Name: "inferspan.gpu.process.utilization", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id"}, Meaning: "share of time in which kernels of the process ran, by samples of the driver", Condition: "always", Own: true},
+	{ID: "own.gpu_in_use", Name: "inferspan.gpu.in_use", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"hw.id", "inferspan.gpu.method"}, Meaning: "always 1: the process uses that GPU, by the process lists of the driver (process), or may, by its environment (visible_devices)", Condition: "always", Own: true},
+	{ID: "own.gpu_engine_energy", Name: "inferspan.gpu.engine.energy", Instrument: "Counter", Unit: "J", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"gen_ai.request.model_name", "inferspan.gpu.method"}, Meaning: "derived: energy of the GPUs of the engine. sole = it alone has processes on them; process_utilization = its share, by the utilisation that the driver reports by process. Intervals in which neither holds are left out", Condition: "always", Own: true},
+	{ID: "own.gpu_engine_tokens", Name: "inferspan.gpu.engine.output_tokens", Instrument: "Counter", Unit: "{token}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"gen_ai.request.model_name", "inferspan.gpu.method"}, Meaning: "output tokens of the same intervals", Condition: "always", Own: true},
+	{ID: "own.gpu_engine_unattributed", Name: "inferspan.gpu.engine.unattributed", Instrument: "Counter", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"gen_ai.request.model_name", "inferspan.gpu.reason"}, Meaning: "time in which the energy of the GPUs of the engine could not be told, by the reason", Condition: "always", Own: true},
+	{ID: "own.gpu_energy_per_token", Name: "inferspan.gpu.energy_per_output_token", Instrument: "Gauge", Unit: "J/{token}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"gen_ai.request.model_name", "inferspan.gpu.method"}, Meaning: "derived: energy over output tokens of the latest 10 s in which both are known, idle time and prefill included", Condition: "always", Own: true},
+	{ID: "own.gpu_engine_busy", Name: "inferspan.gpu.engine.busy", Instrument: "Gauge", Unit: "1", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"gen_ai.request.model_name", "inferspan.gpu.method"}, Meaning: "derived: share of time in which kernels of the engine ran, mean of its GPUs. Methods as of inferspan.gpu.engine.energy", Condition: "always", Own: true},
 }

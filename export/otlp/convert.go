@@ -203,13 +203,13 @@ func aggregation(f *metric.Family, ps []*metric.Point, start, now time.Time) met
 	dps := make([]metricdata.DataPoint[float64], 0, len(ps))
 	for _, p := range ps {
 		dp := metricdata.DataPoint[float64]{Attributes: labels(p), Time: now, Value: p.Value}
-		if f.Type == metric.Counter {
+		if f.Type == metric.Counter || f.Type == metric.UpDownCounter {
 			dp.StartTime = start
 		}
 		dps = append(dps, dp)
 	}
-	if f.Type == metric.Counter {
-		return metricdata.Sum[float64]{DataPoints: dps, Temporality: metricdata.CumulativeTemporality, IsMonotonic: true}
+	if f.Type == metric.Counter || f.Type == metric.UpDownCounter {
+		return metricdata.Sum[float64]{DataPoints: dps, Temporality: metricdata.CumulativeTemporality, IsMonotonic: f.Type == metric.Counter}
 	}
 	return metricdata.Gauge[float64]{DataPoints: dps}
 }

@@ -6,7 +6,7 @@
 // underscores, then the unit.
 //
 // Every series of an engine carries service_name and process_pid (as the agent
-// sees it), so that the engines of one host do not collide. Everything else
+// sees it), so that the engines of one host do not collide; one of a GPU hw_id. Everything else
 // known of the process is in inferspan_target_info with the same two labels.
 // Should two resources still look alike, a label target_id tells them apart.
 //
@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,7 +92,11 @@ func constMetric(f *metric.Family, p *metric.Point, t *target) prometheus.Metric
 		names, values = append(names, labelName(l.Name)), append(values, text(l.Value))
 	}
 	if t != nil {
-		names, values = append(names, t.names...), append(values, t.values...)
+		for i, n := range t.names {
+			if !slices.Contains(names, n) { // hw_id is a dimension, too
+				names, values = append(names, n), append(values, t.values[i])
+			}
+		}
 	}
 	desc := prometheus.NewDesc(metricName(f), f.Help, names, nil)
 	var m prometheus.Metric
@@ -137,7 +142,7 @@ func (c *collector) targets(s *metric.Snapshot) map[*trace.Resource]*target {
 			}
 			t := &target{resource: r, attrs: c.defaults.Apply(r)}
 			for _, a := range t.attrs {
-				if a.Key == "service.name" || a.Key == "process.pid" {
+				if a.Key == "service.name" || a.Key == "process.pid" || a.Key == "hw.id" {
 					t.names, t.values = append(t.names, labelName(a.Key)), append(t.values, value(a.Value))
 				}
 			}
@@ -194,8 +199,8 @@ func metricName(f *metric.Family) string {
 		}
 	case strings.Contains(f.Name, "."):
 		n := strings.ReplaceAll(f.Name, ".", "_")
-		if f.Unit == "s" {
-			n += "_seconds"
+		if u := unit(f); u != "" && !strings.HasSuffix(n, "_"+u) {
+			n += "_" + u
 		}
 		if f.Type == metric.Counter {
 			n += "_total"
@@ -203,6 +208,21 @@ func metricName(f *metric.Family) string {
 		return n
 	}
 	return f.Name
+}
+
+// units are the words for units, as the OpenTelemetry rules for Prometheus have them.
+var units = map[string]string{"s": "seconds", "By": "bytes", "By/s": "bytes_per_second", "W": "watts", "J": "joules", "Cel": "celsius", "Hz": "hertz"}
+
+// unit is the word that a name ends with. Of what has no unit, shares of the names below hw
+// and inferspan are ratios; {annotations} are none, J/{token} is per token by its name.
+func unit(f *metric.Family) string {
+	if f.Unit == "1" && f.Type == metric.Gauge && (strings.HasPrefix(f.Name, "hw.") || strings.HasPrefix(f.Name, "inferspan.")) {
+		return "ratio"
+	}
+	if f.Unit == "J/{token}" {
+		return "joules"
+	}
+	return units[f.Unit]
 }
 
 // labelName makes a label name of an attribute name.

@@ -154,6 +154,9 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 
 // note passes on what the agent read besides the records of the kernel.
 func (d *Decoder) note(r *event.Record, emit func(signal.Signal)) {
+	if d.gpuNote(r, emit) {
+		return
+	}
 	e := d.engine[r.PID]
 	if e == nil {
 		d.unknown++

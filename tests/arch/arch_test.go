@@ -40,6 +40,7 @@ var rules = []struct {
 	{"probes/attach", []string{"bpf", "correlate/signal", "probes/target", "probes/elf", "probes/procfs", "probes/python"}, "attaching is the live half of the probes"},
 	{"probes", []string{"bpf/event", "correlate/signal", "correlate/semconv", "probes"}, "probes hand over signals and know nothing of what becomes of them"},
 	{"gpu", []string{"bpf/event", "correlate/signal", "gpu"}, "like probes"},
+	{"gpu/nvml", []string{"probes/note"}, "reading GPUs gives notes, and knows no engine"},
 	{"recording", []string{"bpf/event", "correlate/signal", "probes/target"}, "a recording is records and facts"},
 	{"export", []string{"correlate", "export"}, "exporters see results only"},
 	{"agent", []string{"bpf", "correlate", "export", "probes", "recording", "gpu"}, "the agent joins the parts; only commands are above it"},

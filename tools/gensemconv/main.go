@@ -263,7 +263,7 @@ func (g *gen) attrs(as []attr) {
 var words = map[string]string{
 	"gen": "Gen", "ai": "AI", "genai": "GenAI", "id": "ID", "ids": "IDs", "llm": "LLM", "vllm": "VLLM", "v0": "V0", "v1": "V1", "pd": "PD", "kv": "KV",
 	"e2e": "E2E", "url": "URL", "http": "HTTP", "otel": "OTel", "sglang": "SGLang", "dp": "DP", "pp": "PP", "tp": "TP", "dpc": "DPC", "cpu": "CPU",
-	"gpu": "GPU", "api": "API", "rpctype": "RPCType", "calltype": "CallType", "callkind": "CallKind", "modelname": "ModelNameCamel", "spankind": "SpanKind",
+	"gpu": "GPU", "hw": "HW", "xid": "XID", "xids": "XIDs", "pcie": "PCIe", "mig": "MIG", "io": "IO", "api": "API", "rpctype": "RPCType", "calltype": "CallType", "callkind": "CallKind", "modelname": "ModelNameCamel", "spankind": "SpanKind",
 	"usagetype": "UsageType", "rid": "RID", "bid": "BID", "pid": "PID", "mb": "MB",
 }
 

@@ -1,0 +1,90 @@
+package decode
+
+import (
+	"math"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/note"
+)
+
+// gpuNote passes on a note about GPUs, and reports whether r is one. Those about devices
+// belong to no engine.
+func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
+	at := signal.Mono(r.Time)
+	var err error
+	switch note.Kind(r.Note) {
+	case note.KindGPUDevice:
+		var n note.GPUDevice
+		if n, err = note.Get[note.GPUDevice](r); err == nil {
+			emit(&signal.GPUDevice{
+				At: at, UUID: n.UUID, Index: opt(n.Index), Name: n.Name, BusID: n.BusID, Driver: n.Driver, MIG: opt(n.MIG),
+				Parent: n.Parent, GPUInstance: opt(n.GPUInstance), ComputeInstance: opt(n.ComputeInstance),
+			})
+		}
+	case note.KindGPUSamples:
+		var n note.GPUSamples
+		if n, err = note.Get[note.GPUSamples](r); err == nil {
+			s := signal.GPUSamples{At: at, More: n.More}
+			for i := range n.Samples {
+				s.Samples = append(s.Samples, gpuSample(&n.Samples[i]))
+			}
+			emit(&s)
+		}
+	case note.KindGPUEvent:
+		var n note.GPUEvent
+		if n, err = note.Get[note.GPUEvent](r); err == nil {
+			emit(&signal.GPUEvent{At: at, UUID: n.UUID, XID: n.XID})
+		}
+	case note.KindGPUVisible:
+		e := d.engine[r.PID]
+		if e == nil {
+			d.unknown++
+			return true
+		}
+		var n note.GPUVisible
+		if n, err = note.Get[note.GPUVisible](r); err == nil && n.Problem == "" {
+			emit(&signal.GPUVisible{At: at, Engine: e.id, PID: r.PID, UUIDs: n.UUIDs})
+		}
+	default:
+		return false
+	}
+	if err != nil {
+		d.badNotes++
+	}
+	return true
+}
+
+func gpuSample(n *note.GPUSample) signal.GPUSample {
+	s := signal.GPUSample{
+		UUID: n.UUID, Lost: n.Lost,
+		Utilization: opt(n.Utilization), MemoryActivity: opt(n.MemoryActivity),
+		MemoryTotal: whole(n.MemoryTotal), MemoryUsed: whole(n.MemoryUsed), MemoryReserved: whole(n.MemoryReserved),
+		Power: opt(n.Power), PowerLimit: opt(n.PowerLimit), Energy: whole(n.Energy),
+		ClockSM: opt(n.ClockSM), ClockMemory: opt(n.ClockMemory), Temperature: opt(n.Temperature),
+		Throttled: n.Throttled, ThrottleKnown: n.ThrottleKnown,
+		PCIeSent: opt(n.PCIeSent), PCIeReceived: opt(n.PCIeReceived),
+		NVLinkSent: whole(n.NVLinkSent), NVLinkReceived: whole(n.NVLinkReceived),
+		Corrected: whole(n.Corrected), Uncorrected: whole(n.Uncorrected),
+		ProcessesKnown: n.ProcessesKnown, ProcessesLeft: n.ProcessesLeft,
+	}
+	for _, p := range n.Processes {
+		s.Processes = append(s.Processes, signal.GPUProcess{PID: p.PID, Memory: whole(p.Memory), Utilization: opt(p.Utilization)})
+	}
+	return s
+}
+
+func opt[T any](v *T) signal.Opt[T] {
+	if v == nil {
+		return signal.Opt[T]{}
+	}
+	return signal.Some(*v)
+}
+
+// whole is a count; one that is beyond all counts is not known.
+func whole(v *uint64) signal.Opt[int64] {
+	if v == nil || *v > math.MaxInt64 {
+		return signal.Opt[int64]{}
+	}
+	return signal.Some(int64(*v))
+}

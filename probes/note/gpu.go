@@ -1,0 +1,131 @@
+package note
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"inferspan/bpf/event"
+)
+
+// Kinds of notes about GPUs. Those about devices belong to no process: the PID of their
+// records is 0.
+const (
+	KindGPUDevice  Kind = 32 // GPUDevice
+	KindGPUSamples Kind = 33 // GPUSamples
+	KindGPUEvent   Kind = 34 // GPUEvent
+	KindGPUVisible Kind = 35 // GPUVisible, of the process of the record
+)
+
+// GPUDevice are facts about a GPU or an instance of one (MIG). It comes before the first
+// sample of the device, and again when a fact changes. Nil is not known.
+type GPUDevice struct {
+	UUID   string `json:"uuid"`
+	Index  *int64 `json:"index,omitempty"` // by NVML, of the GPU that an instance is of too
+	Name   string `json:"name,omitempty"`
+	BusID  string `json:"bus_id,omitempty"`
+	Driver string `json:"driver,omitempty"`
+	MIG    *bool  `json:"mig,omitempty"` // the GPU is split into instances
+	// Of an instance: the UUID of its GPU and its ids.
+	Parent          string `json:"parent,omitempty"`
+	GPUInstance     *int64 `json:"gpu_instance,omitempty"`
+	ComputeInstance *int64 `json:"compute_instance,omitempty"`
+	// Missing says what the device does not tell, and why.
+	Missing map[string]string `json:"missing,omitempty"`
+}
+
+// GPUSamples are the samples of one moment: of all devices, or, if More is set, of a part
+// of them, the next note having more of the same moment.
+type GPUSamples struct {
+	Samples []GPUSample `json:"samples"`
+	More    bool        `json:"more,omitempty"`
+}
+
+// GPUSample is what a device told at a moment. Nil is not known.
+type GPUSample struct {
+	UUID string `json:"uuid"`
+	// Lost says that the device does not answer any more; nothing else is known then.
+	Lost           bool     `json:"lost,omitempty"`
+	Utilization    *int64   `json:"util,omitempty"`     // percent of time
+	MemoryActivity *int64   `json:"mem_util,omitempty"` // percent of time
+	MemoryTotal    *uint64  `json:"mem_total,omitempty"`
+	MemoryUsed     *uint64  `json:"mem_used,omitempty"`
+	MemoryReserved *uint64  `json:"mem_reserved,omitempty"`
+	Power          *int64   `json:"mw,omitempty"`
+	PowerLimit     *int64   `json:"mw_limit,omitempty"`
+	Energy         *uint64  `json:"mj,omitempty"`         // since the driver was loaded
+	ClockSM        *int64   `json:"sm_mhz,omitempty"`     //
+	ClockMemory    *int64   `json:"mem_mhz,omitempty"`    //
+	Temperature    *int64   `json:"celsius,omitempty"`    //
+	Throttled      []string `json:"throttled,omitempty"`  // names of reasons
+	ThrottleKnown  bool     `json:"throttle,omitempty"`   // Throttled was read
+	PCIeSent       *int64   `json:"pcie_tx,omitempty"`    // KiB/s
+	PCIeReceived   *int64   `json:"pcie_rx,omitempty"`    // KiB/s
+	NVLinkSent     *uint64  `json:"nvlink_tx,omitempty"`  // KiB in all
+	NVLinkReceived *uint64  `json:"nvlink_rx,omitempty"`  // KiB in all
+	Corrected      *uint64  `json:"ecc_corr,omitempty"`   // ECC errors since the driver was loaded
+	Uncorrected    *uint64  `json:"ecc_uncorr,omitempty"` //
+	// Processes are those on the device, if ProcessesKnown. Of more than MaxGPUProcesses the
+	// rest is left out, and counted in ProcessesLeft.
+	Processes      []GPUProcess `json:"procs,omitempty"`
+	ProcessesKnown bool         `json:"procs_known,omitempty"`
+	ProcessesLeft  int          `json:"procs_left,omitempty"`
+}
+
+// MaxGPUProcesses bounds the processes in a sample of one device.
+const MaxGPUProcesses = 64
+
+// GPUProcess is a process on a device.
+type GPUProcess struct {
+	// PID is 0 if which process of ours it is cannot be told.
+	PID    uint32  `json:"pid"`
+	Memory *uint64 `json:"mem,omitempty"` // bytes
+	// Utilization is the percent of time in which its kernels ran, since the sample before.
+	Utilization *int64 `json:"util,omitempty"`
+}
+
+// GPUEvent is an event of a device.
+type GPUEvent struct {
+	UUID string `json:"uuid"`
+	// XID is the number of a critical error.
+	XID uint64 `json:"xid"`
+}
+
+// GPUVisible are the devices that a process may use, by the environment that it was
+// started with.
+type GPUVisible struct {
+	UUIDs   []string `json:"uuids,omitempty"`
+	Problem string   `json:"problem,omitempty"` // why they are not known
+}
+
+// PutGPUSamples makes the records of the samples of one moment, as many as are needed.
+// A sample that is too long for a record is an error.
+func PutGPUSamples(at uint64, samples []GPUSample) ([]*event.Record, error) {
+	const aim = event.MaxData / 2
+	var out []*event.Record
+	from, size := 0, 0
+	flush := func(to int) error {
+		r, err := Put(KindGPUSamples, 0, at, GPUSamples{Samples: samples[from:to], More: to < len(samples)})
+		if err != nil {
+			return err
+		}
+		out = append(out, r)
+		from, size = to, 0
+		return nil
+	}
+	for i := range samples {
+		b, err := json.Marshal(&samples[i])
+		if err != nil {
+			return nil, fmt.Errorf("encoding a note: %w", err)
+		}
+		if i > from && size+len(b) > aim {
+			if err := flush(i); err != nil {
+				return nil, err
+			}
+		}
+		size += len(b) + 1
+	}
+	if len(samples) == 0 {
+		return nil, nil
+	}
+	return out, flush(len(samples))
+}
