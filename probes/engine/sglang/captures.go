@@ -18,6 +18,7 @@ type Captures struct {
 	processes map[uint32]*process
 	capture   plan.Capture
 	times     signal.RequestTimes
+	handed    map[string]bool // requests that were seen being handed over, and had no output yet
 	stats     CaptureStats
 }
 
@@ -35,7 +36,7 @@ type CaptureStats struct {
 
 // NewCaptures returns the decoder of an engine's captures.
 func NewCaptures(engine signal.EngineID) *Captures {
-	return &Captures{engine: engine, layouts: map[uint32]layout{}, processes: map[uint32]*process{}}
+	return &Captures{engine: engine, layouts: map[uint32]layout{}, processes: map[uint32]*process{}, handed: map[string]bool{}}
 }
 
 // Stats returns the counts so far.
@@ -161,7 +162,16 @@ func (c *Captures) front(s *stager, v reading) {
 	case planDispatch:
 		s.first(id, stageTokenize, created, v.mono(nameTokenized))
 		t.Created = created
+		if len(c.handed) >= maxLives {
+			clear(c.handed)
+		}
+		c.handed[id] = true
 	case planFirst:
+		// Requests that came as one batch share a clock read that shows none of them.
+		if !c.handed[id] {
+			s.first(id, stageTokenize, created, v.mono(nameTokenized))
+		}
+		delete(c.handed, id)
 		if done := v.mono(nameDispatched); done != 0 {
 			s.first(id, stageAPIDispatch, v.mono(nameDispatch), done)
 			t.Dispatched = done
@@ -172,6 +182,7 @@ func (c *Captures) front(s *stager, v reading) {
 			t.First, t.Finished = s.at, s.at
 		}
 	case planFinish:
+		delete(c.handed, id)
 		t.First = v.mono(nameFirst)
 		t.Finished = s.at
 	}
