@@ -57,8 +57,11 @@ func (m vllmMessages) Dropped() []signal.LossCount {
 type sglangMessages struct{ *sglang.Decoder }
 
 func (m sglangMessages) Dropped() []signal.LossCount {
-	s := m.Stats()
-	return []signal.LossCount{{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}, {Reason: "capture_unplanned", N: s.Unplanned}}
+	s, c := m.Stats(), m.CaptureStats()
+	return []signal.LossCount{
+		{Reason: "message_broken", N: s.Broken}, {Reason: "message_cut", N: s.Truncated}, {Reason: "capture_unplanned", N: c.Unknown},
+		{Reason: "capture_broken", N: c.Malformed}, {Reason: "capture_without_id", N: c.NoID}, {Reason: "capture_cut", N: c.Requests}, {Reason: "capture_state", N: c.Evicted},
+	}
 }
 
 // Decoder decodes the records of a run. It must be used by one goroutine at a

@@ -36,8 +36,6 @@ type Stats struct {
 	NotOurs   uint64 // what is sent on other sockets
 	Broken    uint64 // messages that should be read and could not be
 	Truncated uint64 // messages read without what the kernel side left out
-	Unplanned uint64 // captures of which no note says how to read them
-	Captures  uint64 // captures
 	Peeked    uint64 // requests in notes
 }
 
@@ -126,6 +124,9 @@ func leads(p *target.Process) bool {
 
 // Stats returns the totals so far.
 func (d *Decoder) Stats() Stats { return d.stats }
+
+// CaptureStats returns the totals of the captures so far.
+func (d *Decoder) CaptureStats() CaptureStats { return d.capture.Stats() }
 
 // Problem says why the latest broken message could not be read; nil if none was.
 func (d *Decoder) Problem() error { return d.problem }

@@ -97,7 +97,6 @@ func (d *Decoder) probeNote(r *event.Record) error {
 // Capture reads what a probe captured.
 func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 	if err := d.capture.Capture(r, d.once(emit)); err != nil {
-		d.stats.Broken++
 		d.problem = err
 	}
 }
