@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 
+	"inferspan/correlate/signal"
 	"inferspan/probes/engine"
 	"inferspan/probes/note"
 	"inferspan/probes/python"
+	"inferspan/probes/python/plan"
 )
 
 // Front is the tokenizer manager in the process of an HTTP server, or in one that uses
@@ -28,6 +30,14 @@ func NewFront(in *python.Interp) (*Front, error) {
 		return nil, fmt.Errorf("finding SGLang's tokenizer manager: %w", err)
 	}
 	probes, err := FrontProbes(in)
+	if errors.Is(err, engine.ErrNoFront) {
+		// 0.5.5 has no such class, and reads the wall clock. The reason why these are not
+		// in place is that there is nothing to watch.
+		probes, err = []engine.Probe{{
+			Detail: signal.DetailStamps, Callable: plan.Func("time", "perf_counter"),
+			Watches: []engine.Watch{{Caller: plan.Func(moduleStats, "APIServerReqTimeStats.set_api_server_dispatch_time")}},
+		}}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("finding SGLang's tokenizer manager: %w", err)
 	}
