@@ -122,12 +122,18 @@ API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *minor)
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned size)
 {
-	uuid_of(index_of(d), uuid, size);
+	/* The driver keeps it: a GPU that is lost has one. */
+	if (instance_of(d))
+		snprintf(uuid, size, "MIG-46414b45-4750-552d-%04d-00000000000%d", index_of(d) + 1,
+			 instance_of(d));
+	else
+		uuid_of(index_of(d), uuid, size);
 	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *name, unsigned size)
 {
+	CALL(d, "name");
 	snprintf(name, size, "NVIDIA H100 80GB HBM3 (fake)");
 	return NVML_SUCCESS;
 }
@@ -148,6 +154,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t d, nvmlPciInfo_t *p)
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *p)
 {
+	CALL(d, "bus_id");
 	return pci_info(d, p);
 }
 
@@ -160,6 +167,7 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t d, int *major, 
 
 API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
 {
+	GPU_CALL(d, "utilization");
 	u->gpu = utilization(d);
 	u->memory = u->gpu / 2;
 	return NVML_SUCCESS;
@@ -167,7 +175,8 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m)
 {
-	m->total = memory;
+	CALL(d, "memory");
+	m->total = instance_of(d) ? memory / 8 : memory;
 	m->used = used_memory(d);
 	m->free = m->total - m->used;
 	return NVML_SUCCESS;
@@ -175,7 +184,8 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m)
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
 {
-	m->total = memory;
+	CALL(d, "memory_v2");
+	m->total = instance_of(d) ? memory / 8 : memory;
 	m->reserved = 256 << 20;
 	m->used = used_memory(d);
 	m->free = m->total - m->used - m->reserved;
@@ -184,18 +194,21 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
 
 API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned *mw)
 {
+	GPU_CALL(d, "power");
 	*mw = milliwatts(d);
 	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long long *mj)
 {
-	*mj = seconds() * 150000ull;
+	GPU_CALL(d, "energy");
+	*mj = scripted(index_of(d), "mj", seconds() * 150000l);
 	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t d, unsigned *mw)
 {
+	GPU_CALL(d, "power_limit");
 	*mw = 700000;
 	return NVML_SUCCESS;
 }
@@ -204,6 +217,7 @@ enum { MEMORY_MHZ = 2619, SM_MHZ = 1980 };
 
 API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t d, nvmlClockType_t type, unsigned *mhz)
 {
+	GPU_CALL(d, "clock");
 	*mhz = type == NVML_CLOCK_MEM ? MEMORY_MHZ : SM_MHZ - seconds() % 10 * 15;
 	return NVML_SUCCESS;
 }
@@ -216,6 +230,7 @@ API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t d, nvmlClockType_t type,
 
 API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t sensor, unsigned *celsius)
 {
+	GPU_CALL(d, "temperature");
 	*celsius = 40 + utilization(d) / 4;
 	return NVML_SUCCESS;
 }
@@ -234,16 +249,19 @@ static nvmlReturn_t clock_reasons(nvmlDevice_t d, unsigned long long *reasons)
 
 API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t d, unsigned long long *reasons)
 {
+	GPU_CALL(d, "throttle");
 	return clock_reasons(d, reasons);
 }
 
 API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t d, unsigned long long *reasons)
 {
+	GPU_CALL(d, "throttle");
 	return clock_reasons(d, reasons);
 }
 
 API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t d, nvmlPcieUtilCounter_t counter, unsigned *kib)
 {
+	GPU_CALL(d, "pcie");
 	*kib = counter == NVML_PCIE_UTIL_TX_BYTES ? 1000000 : 2000000;
 	return NVML_SUCCESS;
 }
@@ -260,6 +278,7 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int n, nvmlFieldValue_
 {
 	int i;
 
+	GPU_CALL(d, "fields");
 	for (i = 0; i < n; i++) {
 		v[i].timestamp = wall() * 1e6;
 		v[i].latencyUsec = 10;
@@ -283,24 +302,67 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int n, nvmlFieldValue_
 
 API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *current, unsigned *pending)
 {
+	GPU_CALL(d, "mig");
 	*current = *pending = scripted(index_of(d), "mig", NVML_DEVICE_MIG_DISABLE);
 	return NVML_SUCCESS;
 }
 
+/* Places for instances; the first of them are taken, as many as the script says. */
 API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, unsigned *n)
 {
-	*n = 0;
+	GPU_CALL(d, "instances");
+	*n = MAX_INSTANCES;
 	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned index, nvmlDevice_t *mig)
 {
-	return NVML_ERROR_NOT_FOUND;
+	GPU_CALL(d, "instances");
+	if (index >= MAX_INSTANCES)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if ((long)index >= scripted(index_of(d), "instances", 0))
+		return NVML_ERROR_NOT_FOUND;
+	*mig = (nvmlDevice_t)&instances[index_of(d)][index];
+	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t d, unsigned *is)
 {
-	*is = 0;
+	*is = instance_of(d) != 0;
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *d)
+{
+	if (!instance_of(mig))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*d = (nvmlDevice_t)&gpus[index_of(mig)];
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned *id)
+{
+	CALL(d, "instance");
+	if (!instance_of(d))
+		return NVML_ERROR_NOT_SUPPORTED;
+	*id = instance_of(d);
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned *id)
+{
+	if (!instance_of(d))
+		return NVML_ERROR_NOT_SUPPORTED;
+	*id = 0;
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, nvmlMemoryErrorType_t type,
+					     nvmlEccCounterType_t counter, unsigned long long *n)
+{
+	GPU_CALL(d, "ecc");
+	*n = scripted(index_of(d),
+		      type == NVML_MEMORY_ERROR_TYPE_CORRECTED ? "ecc_corrected" : "ecc_uncorrected", 0);
 	return NVML_SUCCESS;
 }
 

@@ -24,6 +24,7 @@ API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t d, unsigned long 
 
 API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, nvmlEventSet_t set)
 {
+	GPU_CALL(d, "events");
 	return NVML_SUCCESS;
 }
 

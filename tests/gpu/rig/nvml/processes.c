@@ -1,4 +1,8 @@
-/* Processes: those of FAKE_NVML_PIDS on the first GPU, by default the caller with 1 GiB. */
+/*
+ * Processes: those of FAKE_NVML_PIDS on the first GPU, by default the caller with 1 GiB. The script may name others, for
+ * each GPU, with 1 GiB each: "process" are in all lists, "listed" in that of processes only and "used" in that of
+ * utilization only, as one that comes or ends between the two calls. Of a GPU that is split the first instance has them.
+ */
 #include "gpu.h"
 
 enum { MAX_PROCESSES = 64 };
@@ -8,13 +12,31 @@ struct process {
 	unsigned long long bytes;
 };
 
-static unsigned processes_of(nvmlDevice_t d, struct process *p)
+enum list { LISTED, USED };
+
+static unsigned scripted_processes(nvmlDevice_t d, enum list which, struct process *p)
+{
+	long pids[MAX_PROCESSES];
+	unsigned n = 0, have, i;
+
+	have = scripted_all(index_of(d), "process", pids, MAX_PROCESSES);
+	have += scripted_all(index_of(d), which == USED ? "used" : "listed", pids + have, MAX_PROCESSES - have);
+	for (i = 0; i < have; i++)
+		p[n++] = (struct process){.pid = pids[i], .bytes = 1ull << 30};
+	return n;
+}
+
+static unsigned processes_of(nvmlDevice_t d, enum list which, struct process *p)
 {
 	const char *list = getenv("FAKE_NVML_PIDS");
 	unsigned n = 0;
 	char *copy, *rest = NULL, *item;
 
-	if (index_of(d) != 0)
+	if (instance_of(d) > 1)
+		return 0;
+	if ((n = scripted_processes(d, which, p)))
+		return n;
+	if (scripted(index_of(d), "no_process", index_of(d) != 0))
 		return 0;
 	if (!list) {
 		p[0] = (struct process){.pid = getpid(), .bytes = 1ull << 30};
@@ -34,8 +56,9 @@ static unsigned processes_of(nvmlDevice_t d, struct process *p)
 static nvmlReturn_t running(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *info)
 {
 	struct process p[MAX_PROCESSES];
-	unsigned have = processes_of(d, p), room = *n, i;
+	unsigned have = processes_of(d, LISTED, p), room = *n, i;
 
+	CALL(d, "processes");
 	*n = have;
 	if (room < have || !info)
 		return have ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
@@ -62,6 +85,7 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigne
 
 API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *info)
 {
+	GPU_CALL(d, "graphics");
 	*n = 0;
 	return NVML_SUCCESS;
 }
@@ -78,9 +102,10 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtil
 						 unsigned *n, unsigned long long last_seen)
 {
 	struct process p[MAX_PROCESSES];
-	unsigned have = processes_of(d, p), room = *n, i;
+	unsigned have = processes_of(d, USED, p), room = *n, i;
 	unsigned long long now = (unsigned long long)wall() * 1000000;
 
+	GPU_CALL(d, "process_utilization");
 	*n = have;
 	if (!samples)
 		return have ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
@@ -118,7 +143,7 @@ API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t d, unsigned pid, nvml
 API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t d, unsigned *n, unsigned *pids)
 {
 	struct process p[MAX_PROCESSES];
-	unsigned have = processes_of(d, p), room = *n, i;
+	unsigned have = processes_of(d, LISTED, p), room = *n, i;
 
 	*n = have;
 	if (room < have)
