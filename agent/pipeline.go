@@ -144,6 +144,13 @@ func (p *Pipeline) Notes() []correlate.Note {
 	return p.cor.Notes()
 }
 
+// GPUs returns what was seen of GPUs, and of the energy of engines.
+func (p *Pipeline) GPUs() ([]correlate.GPU, []correlate.EngineEnergy) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cor.GPUs(), p.cor.Energy()
+}
+
 // Capabilities returns the capability report of an engine, and has it in the metrics
 // from now on, where it follows what becomes of probes. h and probes are as in
 // target.Capabilities.

@@ -37,6 +37,7 @@ type gpu struct {
 	busy       mean         // percent
 	power      mean         // mW
 	hottest    signal.Opt[int64]
+	total      signal.Opt[int64] // memory
 	mostMemory signal.Opt[int64]
 }
 
@@ -174,6 +175,9 @@ func (c *Correlator) gpuSample(at signal.Mono, s *signal.GPUSample) {
 	g.busy.add(s.Utilization)
 	g.power.add(s.Power)
 	g.hottest = larger(g.hottest, s.Temperature)
+	if s.MemoryTotal.OK {
+		g.total = s.MemoryTotal
+	}
 	g.mostMemory = larger(g.mostMemory, s.MemoryUsed)
 }
 

@@ -126,6 +126,7 @@ With --out it also writes, to a folder:
 			// Before the summary, which says what was not delivered.
 			cerr := out.close(cmd.Context())
 			sum.SetLosses(p.Lost())
+			sum.SetGPUs(p.GPUs())
 			sum.SetElapsed(elapsed)
 			sum.SetExports(out.stats())
 			for _, n := range p.Notes() {

@@ -109,6 +109,7 @@ used; the exit code is then 5.`,
 					sum.Note(n.Text)
 				}
 				sum.SetLosses(p.Lost())
+				sum.SetGPUs(p.GPUs())
 				if err := sum.Write(w); err != nil {
 					return withCode(exitExport, err)
 				}

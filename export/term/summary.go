@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"inferspan/correlate"
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 	"inferspan/export"
@@ -38,6 +39,8 @@ type Summary struct {
 	losses  []signal.LossCount
 	queues  []export.Stats
 	notes   []string
+	gpus    []correlate.GPU
+	energy  []correlate.EngineEnergy
 }
 
 // NewSummary returns an empty summary.
@@ -120,6 +123,7 @@ func (s *Summary) Write(w io.Writer) error {
 		s.slowestTable(&p)
 	}
 	s.stepTables(&p)
+	s.gpuLines(&p)
 	s.lost(&p)
 	s.noteLines(&p)
 	if _, err := w.Write(p.Bytes()); err != nil {

@@ -1,0 +1,83 @@
+package term
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"inferspan/correlate"
+)
+
+// SetGPUs sets what was seen of GPUs, and of the energy of engines.
+func (s *Summary) SetGPUs(gpus []correlate.GPU, energy []correlate.EngineEnergy) {
+	s.gpus, s.energy = gpus, energy
+}
+
+// reasonsToSay are those for lowered clocks that say more than that there was little to do.
+func reasonsToSay(all []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(r string) bool { return r == "gpu_idle" || r == "applications_clocks_setting" })
+}
+
+// gpuLines writes a line for each GPU. What is not known is left out.
+func (s *Summary) gpuLines(p *page) {
+	if len(s.gpus) == 0 {
+		return
+	}
+	p.heading("GPUS")
+	for i := range s.gpus {
+		g := &s.gpus[i]
+		var parts []string
+		say := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+		if g.Busy.OK {
+			say("busy %.0f%%", 100*g.Busy.V)
+		}
+		switch {
+		case g.MemoryUsed.OK && g.MemoryTotal.OK:
+			say("memory %s of %s GiB", gib(g.MemoryUsed.V), gib(g.MemoryTotal.V))
+		case g.MemoryTotal.OK:
+			say("memory of %s GiB", gib(g.MemoryTotal.V))
+		}
+		if g.Power.OK {
+			say("%.0f W", g.Power.V)
+		}
+		if g.Energy.OK {
+			say("%.4g J", g.Energy.V)
+		}
+		if g.Temperature.OK {
+			say("%d C", g.Temperature.V)
+		}
+		if r := reasonsToSay(g.Throttled); len(r) > 0 {
+			say("throttled: %s", strings.Join(r, " "))
+		}
+		if len(g.XIDs) > 0 {
+			say("XID %s", strings.Join(g.XIDs, " "))
+		}
+		if g.Uncorrected > 0 {
+			say("uncorrected ECC errors: %s", num(g.Uncorrected))
+		}
+		if g.Lost {
+			say("lost")
+		}
+		line := Cut(Clean(g.Label), 40)
+		if g.Model != "" {
+			line += " " + Cut(Clean(g.Model), 40)
+		}
+		line = Cut(line+": "+Clean(strings.Join(parts, ", ")), p.width)
+		if g.Lost || len(g.XIDs) > 0 {
+			line = p.paint.red(line)
+		}
+		p.line(line)
+	}
+	for _, e := range s.energy {
+		if e.Tokens == 0 {
+			continue
+		}
+		how := "alone on its GPUs"
+		if e.Method != "sole" {
+			how = "its share by " + words(e.Method)
+		}
+		p.line(Cut(Clean(fmt.Sprintf("%s: %.3g J per output token (derived: %.4g J, %s tokens, %s)", e.Model, e.Joules/float64(e.Tokens), e.Joules, num(int64(e.Tokens)), how)), p.width))
+	}
+}
+
+func gib(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<30)) }

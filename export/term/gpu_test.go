@@ -1,0 +1,33 @@
+package term
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"inferspan/correlate"
+	"inferspan/correlate/signal"
+)
+
+func TestGPULines(t *testing.T) {
+	s := NewSummary(Options{Width: 160})
+	s.SetGPUs([]correlate.GPU{
+		{Label: "gpu0", Model: "H100", Busy: signal.Some(0.456), MemoryUsed: signal.Some[int64](5 << 30), MemoryTotal: signal.Some[int64](80 << 30), Power: signal.Some(145.4), Energy: signal.Some(1234.6),
+			Temperature: signal.Some[int64](65), Throttled: []string{"gpu_idle", "sw_power_cap"}, Uncorrected: 2},
+		{Label: "gpu1", Lost: true, XIDs: []string{"79"}},
+	}, []correlate.EngineEnergy{{Model: "m", Method: "sole", Joules: 50, Tokens: 100}, {Model: "n", Method: "process_utilization", Joules: 5, Tokens: 10}, {Model: "o", Method: "sole", Joules: 5}})
+	var b bytes.Buffer
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+GPUS
+gpu0 H100: busy 46%, memory 5.0 of 80.0 GiB, 145 W, 1235 J, 65 C, throttled: sw_power_cap, uncorrected ECC errors: 2
+gpu1: XID 79, lost
+m: 0.5 J per output token (derived: 50 J, 100 tokens, alone on its GPUs)
+n: 0.5 J per output token (derived: 5 J, 10 tokens, its share by process utilization)
+`
+	if !strings.Contains(b.String(), want) {
+		t.Errorf("got\n%s\nwant\n%s", &b, want)
+	}
+}
