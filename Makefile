@@ -18,9 +18,22 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## the program: bin/inferspan, static, BPF objects embedded
+build: ## the program: bin/inferspan, static, BPF objects embedded, without NVML
 	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/inferspan ./cmd/tracer
 	$(GO) build -trimpath -o bin/workload ./tests/workload/cmd/workload
+
+# go-nvml wraps calls that NVIDIA has deprecated, which the compiler says of each.
+NVML_BUILD = CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations"
+
+.PHONY: build-nvml
+build-nvml: ## the program with NVML: bin/inferspan, dynamic, glibc (needs a C compiler)
+	$(NVML_BUILD) $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/inferspan ./cmd/tracer
+
+.PHONY: test-nvml
+test-nvml: rig ## what needs cgo: NVML, on the fake library of the rig (needs a C compiler)
+	$(NVML_BUILD) $(GO) vet ./gpu/... ./agent ./cmd/...
+	$(NVML_BUILD) INFERSPAN_GPU=1 $(GOTEST) -count=1 ./gpu/... ./agent
+	$(NVML_BUILD) INFERSPAN_GPU=1 $(GOTEST) -count=1 -run NVML ./tests/gpu
 
 .PHONY: test
 test: test-unit test-e2e ## every test except the long benchmark (root; installs a real engine)
