@@ -162,6 +162,8 @@ var recorded = []struct {
 	{"tools", []string{"tools"}, 0},
 	{"pooling", []string{"embeddings", "score"}, 0},
 	{"kv", []string{"long"}, 0},
+	{"sglang", []string{"stream", "prefix", "leave-mid"}, 2},
+	{"sglang-0.5.5", []string{"chat", "stream", "leave-mid"}, 3},
 }
 
 // TestEntrySpans counts the entry spans of each recording against the plan of the

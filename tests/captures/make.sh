@@ -7,7 +7,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 dir=tests/captures
-engine=tests/engines/vllm
 seed=7
 
 # name | server | scenarios | flags of the workload
@@ -28,6 +27,8 @@ connections|generate|keep-alive,pipeline,chunked,headers|
 tools|generate|tools|
 pooling|pooling|embeddings,score|
 kv|kv|long|
+sglang|sglang|stream,prefix,leave-mid|--count 2
+sglang-0.5.5|sglang_0_5_5|chat,stream,leave-mid|--count 3
 '
 flags_generate="--num-gpu-blocks-override 12 --max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
 flags_pooling="--runner pooling --convert embed"
@@ -35,6 +36,9 @@ flags_pooling="--runner pooling --convert embed"
 work=$(mktemp -d)
 # What is played is in the store, and is loaded.
 flags_kv="--no-enable-prefix-caching --kv-transfer-config {\"kv_connector\":\"AsyncStore\",\"kv_connector_module_path\":\"asyncstore\",\"kv_role\":\"kv_consumer\",\"kv_connector_extra_config\":{\"shared_storage_path\":\"$work/store\",\"delay\":0.03}}"
+# Nothing is to be seen of a scheduler that polls while it is idle.
+flags_sglang="--sleep-on-idle --chunked-prefill-size 64"
+flags_sglang_0_5_5="--sleep-on-idle --chunked-prefill-size 64"
 . tests/engines/common.sh
 # A path that is the same on every machine: recordings hold it.
 mkdir -p /tmp/models
@@ -54,11 +58,22 @@ wanted() {
 	return 1
 }
 
+# resting URL: the engine runs nothing.
+resting() {
+	case $server in
+	sglang*)
+		{ curl -sf "$1/v1/loads" || curl -sf "$1/get_load"; } | tr ',' '\n' |
+			awk -F: '/"num_(running_|waiting_)?reqs"/ { n += $2; some = 1 } END { exit !some || n != 0 }'
+		;;
+	*) curl -sf "$1/metrics" | awk '/^vllm:num_requests_(running|waiting)\{/ { n += $2 } END { exit n != 0 }' ;;
+	esac
+}
+
 # idle URL: waits until the engine runs nothing.
 idle() {
 	local i
 	for ((i = 0; i < 300; i++)); do
-		curl -sf "$1/metrics" | awk '/^vllm:num_requests_(running|waiting)\{/ { n += $2 } END { exit n != 0 }' && return
+		resting "$1" && return
 		sleep 0.1
 	done
 	echo "make.sh: the engine stays busy" >&2
@@ -67,18 +82,26 @@ idle() {
 
 names=("$@")
 port=8700
-for server in generate pooling kv; do
+for server in generate pooling kv sglang sglang_0_5_5; do
+	engine=tests/engines/vllm
+	unset VERSION
+	case $server in
+	sglang*) engine=tests/engines/sglang ;;
+	esac
+	case $server in
+	sglang_0_5_5) export VERSION=0.5.5 ;;
+	esac
 	list=$(grep -F "|$server|" <<<"$captures" | while IFS='|' read -r name rest; do if wanted "$name"; then echo "$name|$rest"; fi; done)
 	[ -n "$list" ] || continue
 	while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 	flags=flags_$server
-	# The last one: other servers go without.
+	unset PYTHONPATH
 	if [ $server = kv ]; then export PYTHONPATH=$PWD/$engine/asyncstore; fi
 	# shellcheck disable=SC2086
-	pid=$("$engine/serve.sh" start --port "$port" --log "$work/vllm.log" -- ${!flags})
+	pid=$("$engine/serve.sh" start --port "$port" --log "$work/engine.log" -- ${!flags})
 	url=http://127.0.0.1:$port
 	# What compiles on first use is not part of a recording.
-	if [ $server = generate ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
+	if [ $server != pooling ] && [ $server != kv ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
 	if [ $server = kv ]; then bin/workload --url "$url" --scenarios long --seed $seed --concurrency 1 --log /dev/null 2>/dev/null; fi
 	idle "$url"
 	while IFS='|' read -r name _ scenarios more; do
