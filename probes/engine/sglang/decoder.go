@@ -51,6 +51,7 @@ type Decoder struct {
 	roles   map[uint32]target.Role
 	cores   map[uint32]signal.Core
 	only    signal.Core         // the core that requests go to
+	behind  map[uint32]bool     // schedulers that do what the first of their ranks does
 	running map[string]*running // by id
 	server  uint32              // the only front end, 0 if there are several
 	capture *Captures
@@ -85,7 +86,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
-	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, running: map[string]*running{}, capture: NewCaptures(e.ID)}
+	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, behind: map[uint32]bool{}, running: map[string]*running{}, capture: NewCaptures(e.ID)}
 	heads, servers := 0, 0
 	for i := range e.Processes {
 		p := &e.Processes[i]
@@ -104,6 +105,8 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		if leads(p) {
 			heads++
 			d.only = core
+		} else {
+			d.behind[pid] = true
 		}
 	}
 	if servers != 1 {

@@ -56,6 +56,9 @@ func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 	if err != nil {
 		return err
 	}
+	if d.behind[r.PID] {
+		return nil // no core of its own: what it says of requests is about those of the first
+	}
 	emit(&signal.EngineConfig{
 		At: signal.Mono(r.Time), Core: d.core(r.PID),
 		Model: some(n.Model), MaxModelLen: count(n.MaxModelLen), MaxSeqs: count(n.MaxSeqs), MaxBatchedTokens: count(n.MaxBatchedTokens),
@@ -73,6 +76,9 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	n, err := note.Get[note.State](r)
 	if err != nil {
 		return err
+	}
+	if d.behind[r.PID] {
+		return nil // it has the state of the first of its ranks
 	}
 	emit(&signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID),
@@ -96,8 +102,20 @@ func (d *Decoder) probeNote(r *event.Record) error {
 
 // Capture reads what a probe captured.
 func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
-	if err := d.capture.Capture(r, d.once(emit)); err != nil {
+	if err := d.capture.Capture(r, d.first(r.PID, d.once(emit))); err != nil {
 		d.problem = err
+	}
+}
+
+// first leaves out the steps of schedulers that do what the first of their ranks does.
+func (d *Decoder) first(pid uint32, emit func(signal.Signal)) func(signal.Signal) {
+	if !d.behind[pid] {
+		return emit
+	}
+	return func(s signal.Signal) {
+		if _, ok := s.(*signal.Step); !ok {
+			emit(s)
+		}
 	}
 }
 
@@ -148,6 +166,10 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 // peekedInCore: a scheduler has a request.
 func (d *Decoder) peekedInCore(r *event.Record, q *note.Request, emit func(signal.Signal)) {
 	known := d.know(q.ID)
+	defer d.capture.peeked(r, q, emit)
+	if d.behind[r.PID] {
+		return
+	}
 	p := &d.peeked
 	*p = signal.RequestPeeked{
 		At: signal.Mono(r.Time), Status: q.Status,
@@ -170,7 +192,6 @@ func (d *Decoder) peekedInCore(r *event.Record, q *note.Request, emit func(signa
 		p.Request.Param = asked(signal.Param{Temperature: some(s.Temperature), TopP: some(s.TopP), TopK: some(s.TopK), MaxTokens: some(s.MaxTokens), N: some(s.N)})
 	}
 	emit(p)
-	d.capture.peeked(r, q, d.once(emit))
 }
 
 // peekedInFront: a front end waits for a request.

@@ -6,6 +6,7 @@ import (
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
 	"inferspan/probes/note"
+	"inferspan/probes/target"
 )
 
 // stagesOf collects the stages of signals, by name, and what else there was.
@@ -133,6 +134,35 @@ func TestNotes(t *testing.T) {
 	d.Note(&event.Record{Note: uint32(note.KindState), Header: event.Header{PID: schedulerPID}, Data: []byte("{")}, h.put)
 	if d.Stats().Broken != 1 {
 		t.Errorf("%+v", d.Stats())
+	}
+}
+
+// TestRanks: of several schedulers that work on the same batches only the first tells of
+// requests, steps and state; all have stages.
+func TestRanks(t *testing.T) {
+	const second = 200
+	one, zero := 1, 0
+	d, err := NewDecoder(testEngine("0.5.23", target.Process{PID: second, Role: target.RoleCore, Ranks: target.Ranks{TP: &one, PP: &zero}}), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := note.Requests{Requests: []note.Request{{ID: "a", Status: statusRunning, Times: map[string]int64{"scheduler_recv_time": 100, "wait_queue_entry_time": 110}}}}
+	running := int64(1)
+	for _, pid := range []uint32{schedulerPID, second} {
+		h := stagesOf{stages: map[string][2]signal.Mono{}}
+		putNote(t, d, note.KindRequests, pid, req, h.put)
+		putNote(t, d, note.KindState, pid, note.State{Running: &running}, h.put)
+		if first := pid == schedulerPID; (len(h.peeked) == 1) != first || h.state.Running.OK != first {
+			t.Errorf("%d: %+v %+v", pid, h.peeked, h.state)
+		}
+		if h.stages[stageProcess] != [2]signal.Mono{100, 110} {
+			t.Errorf("%d: %v", pid, h.stages)
+		}
+		steps := 0
+		d.first(pid, func(signal.Signal) { steps++ })(&signal.Step{})
+		if (steps == 1) != (pid == schedulerPID) {
+			t.Errorf("%d: %d steps", pid, steps)
+		}
 	}
 }
 
