@@ -102,11 +102,11 @@ func (r *Recorder) Record(rec *event.Record) error {
 	return err
 }
 
-// withoutHost leaves out facts that name the host's files and users. The model
+// withoutHost leaves out facts that name the host, its files and users. The model
 // keeps its name: a path is cut to it where the engine serves it under another.
 func withoutHost(e *target.Engine) *target.Engine {
 	c := *e
-	c.Tokenizer, c.Problems = "", nil
+	c.Tokenizer, c.Problems, c.HostID = "", nil, ""
 	if len(c.ServedNames) > 0 {
 		c.Model = path.Base(c.Model)
 	}

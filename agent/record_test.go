@@ -54,7 +54,7 @@ func record(t *testing.T, redact bool, e *target.Engine) ([]byte, error) {
 func TestRecorderRedactsFacts(t *testing.T) {
 	const secret = "/home/ann"
 	e := &target.Engine{
-		ID: 1, Kind: "vllm", Version: "0.32.0", Model: secret + "/models/llm", ServedNames: []string{"llm"}, Tokenizer: secret,
+		ID: 1, Kind: "vllm", Version: "0.32.0", Model: secret + "/models/llm", ServedNames: []string{"llm"}, Tokenizer: secret, HostID: secret,
 		Problems: []string{"reading " + secret},
 		Processes: []target.Process{{
 			PID: 7, Role: target.RoleCore, Cmdline: []string{secret}, ResourceEnv: secret, UDS: secret,
