@@ -3,6 +3,7 @@ package correlate
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"inferspan/correlate/semconv"
@@ -52,22 +53,27 @@ type total struct {
 	sum  int64
 }
 
-// put takes a reading and returns what it is more than the one before; unknown if there was
-// none, or if the device began to count anew.
-func (t *total) put(v signal.Opt[int64]) (more signal.Opt[int64]) {
+// put takes a reading.
+func (t *total) put(v signal.Opt[int64]) {
 	if !v.OK || v.V < 0 {
-		return more
+		return
 	}
 	switch {
 	case !t.last.OK:
 	case v.V >= t.last.V:
-		more = signal.Some(v.V - t.last.V)
-		t.sum += more.V
+		t.sum = addUp(t.sum, v.V-t.last.V)
 	default: // since it began anew
-		t.sum += v.V
+		t.sum = addUp(t.sum, v.V)
 	}
 	t.last = v
-	return more
+}
+
+// addUp adds what is not negative, and stays at the largest number.
+func addUp(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 func (c *Correlator) gpu(uuid string) *gpu {
@@ -153,8 +159,16 @@ func (c *Correlator) gpuSample(at signal.Mono, s *signal.GPUSample) {
 	}
 	g.last.UUID = g.facts.UUID
 	g.last.Throttled = slices.Clone(s.Throttled)
-	g.last.Processes = slices.Clone(s.Processes[:min(len(s.Processes), maxGPUProcesses)])
-	g.last.ProcessesLeft = max(s.ProcessesLeft, 0) + len(s.Processes) - len(g.last.Processes)
+	g.last.Processes, g.last.ProcessesLeft = nil, max(s.ProcessesLeft, 0)
+	for _, p := range s.Processes {
+		switch {
+		case p.PID != 0 && slices.ContainsFunc(g.last.Processes, func(q signal.GPUProcess) bool { return q.PID == p.PID }):
+		case len(g.last.Processes) < maxGPUProcesses:
+			g.last.Processes = append(g.last.Processes, p)
+		default:
+			g.last.ProcessesLeft++
+		}
+	}
 	// The device is asked for it once a second only.
 	switch {
 	case s.PCIeSent.OK || s.PCIeReceived.OK:

@@ -58,18 +58,18 @@ func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
 func gpuSample(n *note.GPUSample) signal.GPUSample {
 	s := signal.GPUSample{
 		UUID: n.UUID, Lost: n.Lost,
-		Utilization: opt(n.Utilization), MemoryActivity: opt(n.MemoryActivity),
+		Utilization: count(n.Utilization), MemoryActivity: count(n.MemoryActivity),
 		MemoryTotal: whole(n.MemoryTotal), MemoryUsed: whole(n.MemoryUsed), MemoryReserved: whole(n.MemoryReserved),
-		Power: opt(n.Power), PowerLimit: opt(n.PowerLimit), Energy: whole(n.Energy),
-		ClockSM: opt(n.ClockSM), ClockMemory: opt(n.ClockMemory), Temperature: opt(n.Temperature),
+		Power: count(n.Power), PowerLimit: count(n.PowerLimit), Energy: whole(n.Energy),
+		ClockSM: count(n.ClockSM), ClockMemory: count(n.ClockMemory), Temperature: opt(n.Temperature),
 		Throttled: n.Throttled, ThrottleKnown: n.ThrottleKnown,
-		PCIeSent: opt(n.PCIeSent), PCIeReceived: opt(n.PCIeReceived),
+		PCIeSent: count(n.PCIeSent), PCIeReceived: count(n.PCIeReceived),
 		NVLinkSent: whole(n.NVLinkSent), NVLinkReceived: whole(n.NVLinkReceived),
 		Corrected: whole(n.Corrected), Uncorrected: whole(n.Uncorrected),
 		ProcessesKnown: n.ProcessesKnown, ProcessesLeft: n.ProcessesLeft,
 	}
 	for _, p := range n.Processes {
-		s.Processes = append(s.Processes, signal.GPUProcess{PID: p.PID, Memory: whole(p.Memory), Utilization: opt(p.Utilization)})
+		s.Processes = append(s.Processes, signal.GPUProcess{PID: p.PID, Memory: whole(p.Memory), Utilization: count(p.Utilization)})
 	}
 	return s
 }
@@ -77,6 +77,14 @@ func gpuSample(n *note.GPUSample) signal.GPUSample {
 func opt[T any](v *T) signal.Opt[T] {
 	if v == nil {
 		return signal.Opt[T]{}
+	}
+	return signal.Some(*v)
+}
+
+// count is a number that is not negative; one that is, is not known.
+func count(v *int64) signal.Opt[int64] {
+	if v == nil || *v < 0 {
+		return signal.Opt[int64]{}
 	}
 	return signal.Some(*v)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"inferspan/correlate/semconv"
 	"inferspan/probes/host"
 	"inferspan/probes/target"
 )
@@ -49,6 +50,7 @@ hand, with what its flags and this host change. This page is generated: go test 
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Kind, item, c.State, c.Reason)
 	}
+	gpuTable(&b)
 	if *update {
 		if err := os.WriteFile(capabilitiesPage, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -60,5 +62,30 @@ hand, with what its flags and this host change. This page is generated: go test 
 	}
 	if string(have) != b.String() {
 		t.Errorf("%s is not what the code says: run go test ./tests/docs -update", capabilitiesPage)
+	}
+}
+
+// gpuTable lists what is known of GPUs, whatever the engine.
+func gpuTable(b *strings.Builder) {
+	b.WriteString(`
+## GPUs
+
+Of any engine, with a build that has NVML and a driver that is there; without, all of it is unavailable, and inferspan check
+says why. A device leaves out what it does not tell. [gpu.md](gpu.md) says where each comes from.
+
+| metric | unit | state | |
+|---|---|---|---|
+`)
+	for i := range semconv.Metrics {
+		m := &semconv.Metrics[i]
+		if !m.Own || !strings.HasPrefix(m.Name, "hw.") && !strings.HasPrefix(m.Name, "inferspan.gpu.") {
+			continue
+		}
+		meaning, derived := strings.CutPrefix(m.Meaning, "derived: ")
+		state := target.Exact
+		if derived {
+			state = target.Derived
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.Name, m.Unit, state, meaning)
 	}
 }
