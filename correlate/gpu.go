@@ -28,6 +28,7 @@ type gpu struct {
 	sampled    bool
 	step       interval    // as of the moment before
 	pcieAt     signal.Mono // when its PCIe throughput was read
+	usedAt     signal.Mono // when the utilisation of processes was new
 	lost       bool        // it does not answer any more
 	energy     total
 	nvlink     [2]total // sent, received
@@ -176,6 +177,7 @@ func (c *Correlator) gpuSample(at signal.Mono, s *signal.GPUSample) {
 	case at-g.pcieAt < pcieHolds:
 		g.last.PCIeSent, g.last.PCIeReceived = before.PCIeSent, before.PCIeReceived
 	}
+	g.holdUse(at, before.Processes)
 	g.energy.put(s.Energy)
 	g.nvlink[0].put(s.NVLinkSent)
 	g.nvlink[1].put(s.NVLinkReceived)
@@ -197,6 +199,29 @@ func (c *Correlator) gpuSample(at signal.Mono, s *signal.GPUSample) {
 
 // pcieHolds is how long a PCIe throughput stands, which is measured once a second.
 const pcieHolds = 2 * second
+
+// useHolds is how long the utilisation of processes stands, which a driver samples 1 to 6
+// times a second: it has none for samples that come sooner.
+const useHolds = 2 * second
+
+// holdUse lets processes keep their utilisation while the driver has none that is newer.
+func (g *gpu) holdUse(at signal.Mono, before []signal.GPUProcess) {
+	procs := g.last.Processes
+	if slices.ContainsFunc(procs, func(p signal.GPUProcess) bool { return p.Utilization.OK }) {
+		g.usedAt = at
+		return
+	}
+	if at-g.usedAt >= useHolds {
+		return
+	}
+	for i := range procs {
+		for _, p := range before {
+			if p.PID == procs[i].PID && p.PID != 0 {
+				procs[i].Utilization = p.Utilization
+			}
+		}
+	}
+}
 
 // xidOffBus is "GPU has fallen off the bus" in NVIDIA's list of XID errors.
 const xidOffBus = 79

@@ -243,6 +243,24 @@ func TestEnergyShared(t *testing.T) {
 	r.want("inferspan.gpu.engine.busy", "m1 process_utilization 0.3; m2 process_utilization 0.1")
 }
 
+// The driver renews the utilisation of processes less often than we may look.
+func TestProcessUse(t *testing.T) {
+	r := newGPURun(t)
+	put := func(ms signal.Mono, s signal.GPUSample) {
+		r.at += ms * second / 1000
+		r.put(&signal.GPUSamples{At: r.at, Samples: []signal.GPUSample{s}})
+	}
+	put(1000, energySample("G", 0, onGPU(10, 30), onGPU(20, 10)))
+	put(500, energySample("G", 1000, onGPU(10, -1), onGPU(20, -1)))
+	put(500, energySample("G", 2000, onGPU(10, 10), onGPU(20, 30)))
+	put(500, energySample("G", 3000, onGPU(10, -1), onGPU(20, -1)))
+	r.want("inferspan.gpu.engine.energy", "m1 process_utilization 1.25; m2 process_utilization 1.75")
+	r.want("inferspan.gpu.process.utilization", "G 0.1; G 0.3")
+	put(1500, energySample("G", 4000, onGPU(10, -1), onGPU(20, -1)))
+	r.want("inferspan.gpu.process.utilization", "")
+	r.want("inferspan.gpu.engine.energy", "m1 process_utilization 1.25; m2 process_utilization 1.75")
+}
+
 // What cannot be told is left out, with the reason and the time.
 func TestEnergyUnknown(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -18,7 +18,7 @@ func reasonsToSay(all []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(r string) bool { return r == "gpu_idle" || r == "applications_clocks_setting" })
 }
 
-// gpuLines writes a line for each GPU. What is not known is left out.
+// gpuLines writes a line for each GPU, broken where the page is narrow. What is not known is left out.
 func (s *Summary) gpuLines(p *page) {
 	if len(s.gpus) == 0 {
 		return
@@ -62,7 +62,7 @@ func (s *Summary) gpuLines(p *page) {
 		if g.Model != "" {
 			line += " " + Cut(Clean(g.Model), 40)
 		}
-		line = Cut(line+": "+Clean(strings.Join(parts, ", ")), p.width)
+		line = Wrap(line+": "+strings.Join(parts, ", "), "", p.width)
 		if g.Lost || len(g.XIDs) > 0 {
 			line = p.paint.red(line)
 		}
@@ -76,7 +76,7 @@ func (s *Summary) gpuLines(p *page) {
 		if e.Method != "sole" {
 			how = "its share by " + words(e.Method)
 		}
-		p.line(Cut(Clean(fmt.Sprintf("%s: %.3g J per output token (derived: %.4g J, %s tokens, %s)", e.Model, e.Joules/float64(e.Tokens), e.Joules, num(int64(e.Tokens)), how)), p.width))
+		p.line(Wrap(fmt.Sprintf("%s: %.3g J per output token (derived: %.4g J, %s tokens, %s)", e.Model, e.Joules/float64(e.Tokens), e.Joules, num(int64(e.Tokens)), how), "", p.width))
 	}
 }
 
