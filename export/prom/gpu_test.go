@@ -52,7 +52,7 @@ inferspan_gpu_pcie_throughput_bytes_per_second{hw_id="A",service_name="inferspan
 # HELP inferspan_gpu_xids_total h
 # TYPE inferspan_gpu_xids_total counter
 inferspan_gpu_xids_total{hw_id="A",service_name="inferspan"} 3
-# HELP inferspan_target_info What is known of an observed engine process. Always 1.
+# HELP inferspan_target_info What is known of an observed engine process or GPU. Always 1.
 # TYPE inferspan_target_info gauge
 inferspan_target_info{hw_id="A",hw_model="H100",service_name="inferspan"} 1
 inferspan_target_info{hw_id="B",hw_model="H100",service_name="inferspan"} 1

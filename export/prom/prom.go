@@ -183,7 +183,7 @@ func (t *target) info() prometheus.Metric {
 			names, values = append(names, n), append(values, value(a.Value))
 		}
 	}
-	desc := prometheus.NewDesc(own+"target_info", "What is known of an observed engine process. Always 1.", names, nil)
+	desc := prometheus.NewDesc(own+"target_info", "What is known of an observed engine process or GPU. Always 1.", names, nil)
 	m, err := prometheus.NewConstMetric(desc, prometheus.GaugeValue, 1, values...)
 	if err != nil {
 		return prometheus.NewInvalidMetric(desc, err)
