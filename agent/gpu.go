@@ -91,7 +91,7 @@ func (g *gpus) watch(ctx context.Context, e *target.Engine, open func() (nvml.Li
 	events.Go(func() { g.events(ctx, lib) })
 	defer events.Wait()
 	seen := g.facts(ctx, r.Refresh(), nil)
-	g.visible(ctx, e, seen)
+	g.visible(ctx, e, seen, r.Problem())
 	t := time.NewTicker(every)
 	defer t.Stop()
 	next, slow := time.Now().Add(gpuFactsEvery), time.Time{}
@@ -155,8 +155,9 @@ func (g *gpus) events(ctx context.Context, lib nvml.Library) {
 	}
 }
 
-// visible sends which devices each process of the engine may use.
-func (g *gpus) visible(ctx context.Context, e *target.Engine, facts []note.GPUDevice) {
+// visible sends which devices each process of the engine may use. problem says which
+// devices are not among facts.
+func (g *gpus) visible(ctx context.Context, e *target.Engine, facts []note.GPUDevice, problem error) {
 	var all []nvml.Seen
 	for _, f := range facts {
 		all = append(all, nvml.Seen{UUID: f.UUID, Name: f.Name, Parent: f.Parent, Split: f.Parent == "" && f.MIG != nil && *f.MIG})
@@ -164,7 +165,7 @@ func (g *gpus) visible(ctx context.Context, e *target.Engine, facts []note.GPUDe
 	for i := range e.Processes {
 		pid := e.Processes[i].PID
 		n := note.GPUVisible{}
-		ids, err := visibleTo(pid, all)
+		ids, err := visibleTo(pid, all, problem)
 		if n.UUIDs = ids; err != nil {
 			n.Problem = err.Error()
 		}
@@ -173,7 +174,10 @@ func (g *gpus) visible(ctx context.Context, e *target.Engine, facts []note.GPUDe
 	}
 }
 
-func visibleTo(pid int, all []nvml.Seen) ([]string, error) {
+func visibleTo(pid int, all []nvml.Seen, problem error) ([]string, error) {
+	if problem != nil {
+		return nil, fmt.Errorf("not all GPUs are known: %w", problem)
+	}
 	env, err := procfs.FS{}.Env(pid, nvml.EnvCUDA, nvml.EnvOrder, nvml.EnvContainer)
 	if err != nil {
 		return nil, err
@@ -185,6 +189,9 @@ func visibleTo(pid int, all []nvml.Seen) ([]string, error) {
 	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
 		return nil, fmt.Errorf("reading the mount namespace of process %d: %w", pid, err)
+	}
+	if v := os.Getenv(nvml.EnvContainer); mine != its && v != "" && v != "all" {
+		return nil, fmt.Errorf("it runs in another container than we do, and ours has a part of the GPUs (%s=%q)", nvml.EnvContainer, v)
 	}
 	return nvml.Visible(all, env, mine != its)
 }

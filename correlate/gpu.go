@@ -95,6 +95,7 @@ func (c *Correlator) gpu(uuid string) *gpu {
 func (c *Correlator) gpuDevice(s *signal.GPUDevice) {
 	if g := c.gpu(s.UUID); g != nil {
 		g.facts = *s
+		g.facts.Missing = slices.Clone(s.Missing[:min(len(s.Missing), maxGPULabels)])
 		g.describe()
 	}
 }

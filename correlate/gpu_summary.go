@@ -20,6 +20,7 @@ type GPU struct {
 	Throttled   []string            // reasons that held at some time
 	XIDs        []string
 	Uncorrected int64 // ECC errors since the first look
+	Missing     []signal.GPUMissing
 }
 
 // GPUs returns a summary of each device, in the order of appearance.
@@ -32,6 +33,7 @@ func (c *Correlator) GPUs() []GPU {
 		s := GPU{
 			Label: g.label(), Model: g.facts.Name, Lost: g.lost, Busy: scaled(g.busy.value(), 0.01), MemoryUsed: g.mostMemory, MemoryTotal: g.total,
 			Power: scaled(g.power.value(), 1e-3), Temperature: g.hottest, Throttled: slices.Clone(g.throttled), Uncorrected: g.ecc[1].sum,
+			Missing: slices.Clone(g.facts.Missing),
 		}
 		if g.energy.last.OK {
 			s.Energy = signal.Some(float64(g.energy.sum) / 1e3)

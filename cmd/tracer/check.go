@@ -26,7 +26,7 @@ when something that everything needs is missing.`,
 		Example: "  sudo inferspan check\n  sudo inferspan check --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := host.Check(cmd.Context())
-			checkNVML(&r)
+			checkNVML(&r, nvml.Open)
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
@@ -48,12 +48,12 @@ when something that everything needs is missing.`,
 
 // checkNVML completes the item of the library, which is only looked for there, with what
 // comes of loading it.
-func checkNVML(r *host.Report) {
+func checkNVML(r *host.Report, open func() (nvml.Library, error)) {
 	it := r.Item(host.NVML)
 	if it == nil {
 		return
 	}
-	s := nvml.Check(nvml.Open)
+	s := nvml.Check(open)
 	switch {
 	case s.GPUs > 0 && s.Err == nil:
 		it.State, it.Fix = host.OK, ""
@@ -68,12 +68,7 @@ func checkNVML(r *host.Report) {
 		}
 		it.Detail += "; " + s.Err.Error()
 	default:
-		if it.State == host.OK {
-			it.State = host.Missing
-		}
-		if s.Fix != "" {
-			it.Fix = s.Fix
-		}
+		it.State, it.Fix = host.Missing, s.Fix
 		it.Detail += "; " + s.Err.Error()
 	}
 }

@@ -14,7 +14,12 @@ type GPUDevice struct {
 	Parent          string
 	GPUInstance     Opt[int64]
 	ComputeInstance Opt[int64]
+	// Missing is what the device does not tell, with the reasons, by name.
+	Missing []GPUMissing
 }
+
+// GPUMissing is a value that a device does not tell.
+type GPUMissing struct{ What, Why string }
 
 // GPUSamples are what the devices of the host told at a moment.
 type GPUSamples struct {

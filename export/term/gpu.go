@@ -80,4 +80,34 @@ func (s *Summary) gpuLines(p *page) {
 	}
 }
 
+// gpuNotes are lines about what GPUs do not tell, those with the same reason together.
+func (s *Summary) gpuNotes() []string {
+	type group struct{ what, why string }
+	labels := make(map[group][]string)
+	var order []group
+	for i := range s.gpus {
+		g := &s.gpus[i]
+		by := make(map[string][]string)
+		var reasons []string
+		for _, m := range g.Missing {
+			if by[m.Why] == nil {
+				reasons = append(reasons, m.Why)
+			}
+			by[m.Why] = append(by[m.Why], words(m.What))
+		}
+		for _, why := range reasons {
+			k := group{strings.Join(by[why], ", "), why}
+			if labels[k] == nil {
+				order = append(order, k)
+			}
+			labels[k] = append(labels[k], g.Label)
+		}
+	}
+	var out []string
+	for _, k := range order {
+		out = append(out, fmt.Sprintf("%s: no %s: %s", strings.Join(labels[k], ", "), k.what, k.why))
+	}
+	return out
+}
+
 func gib(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<30)) }

@@ -13,8 +13,9 @@ func TestGPULines(t *testing.T) {
 	s := NewSummary(Options{Width: 160})
 	s.SetGPUs([]correlate.GPU{
 		{Label: "gpu0", Model: "H100", Busy: signal.Some(0.456), MemoryUsed: signal.Some[int64](5 << 30), MemoryTotal: signal.Some[int64](80 << 30), Power: signal.Some(145.4), Energy: signal.Some(1234.6),
-			Temperature: signal.Some[int64](65), Throttled: []string{"gpu_idle", "sw_power_cap"}, Uncorrected: 2},
-		{Label: "gpu1", Lost: true, XIDs: []string{"79"}},
+			Temperature: signal.Some[int64](65), Throttled: []string{"gpu_idle", "sw_power_cap"}, Uncorrected: 2,
+			Missing: []signal.GPUMissing{{What: "ecc_corrected", Why: "x"}, {What: "name", Why: "y"}, {What: "power", Why: "x"}}},
+		{Label: "gpu1", Lost: true, XIDs: []string{"79"}, Missing: []signal.GPUMissing{{What: "name", Why: "y"}}},
 	}, []correlate.EngineEnergy{{Model: "m", Method: "sole", Joules: 50, Tokens: 100}, {Model: "n", Method: "process_utilization", Joules: 5, Tokens: 10}, {Model: "o", Method: "sole", Joules: 5}})
 	var b bytes.Buffer
 	if err := s.Write(&b); err != nil {
@@ -29,5 +30,8 @@ n: 0.5 J per output token (derived: 5 J, 10 tokens, its share by process utiliza
 `
 	if !strings.Contains(b.String(), want) {
 		t.Errorf("got\n%s\nwant\n%s", &b, want)
+	}
+	if notes := "\nNOTES\ngpu0: no ecc corrected, power: x\ngpu0, gpu1: no name: y\n"; !strings.Contains(b.String(), notes) {
+		t.Errorf("got\n%s\nwant\n%s", &b, notes)
 	}
 }

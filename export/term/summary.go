@@ -375,6 +375,7 @@ func (s *Summary) noteLines(p *page) {
 		}
 	}
 	notes = append(notes, s.notes...)
+	notes = append(notes, s.gpuNotes()...)
 	if len(notes) == 0 {
 		return
 	}

@@ -56,6 +56,7 @@ type Event struct {
 // Device is a GPU, or an instance of one.
 type Device interface {
 	UUID() (string, error)
+	Index() (int64, error) // of a GPU, in the order of PCI addresses
 	Name() (string, error)
 	BusID() (string, error)
 	Utilization() (Utilization, error)

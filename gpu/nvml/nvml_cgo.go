@@ -13,7 +13,7 @@ import (
 // Open loads the library and starts it. The error wraps ErrNoLibrary, ErrNoDriver or
 // ErrPermission, or says what else there is.
 func Open() (Library, error) {
-	l := &library{nvml: nvml.New(), has: make(map[string]bool)}
+	l := &library{nvml: nvml.New(), has: make(map[string]bool), uuids: make(map[nvml.Device]string)}
 	switch r := l.nvml.Init(); r {
 	case nvml.SUCCESS:
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
@@ -31,7 +31,7 @@ func Open() (Library, error) {
 // functions are those that are called besides what every version has.
 var functions = []string{
 	"nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
-	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2",
+	"nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2",
 	"nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTemperature",
 	"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetFieldValues", "nvmlDeviceGetTotalEccErrors",
 	"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
@@ -69,6 +69,8 @@ type library struct {
 	nvml   nvml.Interface
 	has    map[string]bool // functions
 	events nvml.EventSet
+	// uuids of watched devices: one that is lost may not tell it any more.
+	uuids map[nvml.Device]string
 }
 
 // need says which of the functions are not there.
@@ -133,10 +135,15 @@ func (l *library) Watch(devices []Device) error {
 		if err == nil {
 			err = failure(d.nvml.RegisterEvents(nvml.EventTypeXidCriticalError, set))
 		}
+		var uuid string
+		if err == nil {
+			uuid, err = d.UUID()
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("watching for errors of a GPU: %w", err))
 			continue
 		}
+		l.uuids[d.nvml] = uuid
 		n++
 	}
 	if n == 0 {
@@ -155,9 +162,9 @@ func (l *library) Wait(ms int) (Event, error) {
 	if err := failure(r); err != nil {
 		return Event{}, err
 	}
-	uuid, r := e.Device.GetUUID()
-	if err := failure(r); err != nil {
-		return Event{}, fmt.Errorf("finding the GPU of XID %d: %w", e.EventData, err)
+	uuid, ok := l.uuids[e.Device]
+	if !ok {
+		return Event{}, fmt.Errorf("XID %d of a GPU that is not watched", e.EventData)
 	}
 	return Event{UUID: uuid, XID: e.EventData}, nil
 }
@@ -187,6 +194,11 @@ func ask[T any](d *device, function string, call func() (T, nvml.Return)) (v T, 
 
 func (d *device) UUID() (string, error) { return ask(d, "nvmlDeviceGetUUID", d.nvml.GetUUID) }
 func (d *device) Name() (string, error) { return ask(d, "nvmlDeviceGetName", d.nvml.GetName) }
+
+func (d *device) Index() (int64, error) {
+	v, err := ask(d, "nvmlDeviceGetIndex", d.nvml.GetIndex)
+	return int64(v), err
+}
 
 func (d *device) BusID() (string, error) {
 	p, err := ask(d, "nvmlDeviceGetPciInfo_v3", d.nvml.GetPciInfo)

@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"sync"
@@ -38,14 +39,23 @@ type reading struct {
 func NewReader(lib Library, local func(pid uint32) bool) (*Reader, error) {
 	r := &Reader{lib: lib, local: local}
 	r.driver, _ = lib.Driver()
-	var err error
-	if r.gpus, err = lib.Devices(); len(r.gpus) == 0 {
-		if err == nil {
-			err = errors.New("NVML knows no GPU")
+	gpus, err := lib.Devices()
+	problems := []error{err}
+	for i, d := range gpus {
+		// One without could not be told from others.
+		if _, err := d.UUID(); err != nil {
+			problems = append(problems, fmt.Errorf("reading the UUID of GPU %d of those here: %w", i, err))
+			continue
 		}
-		return nil, err
+		r.gpus = append(r.gpus, d)
 	}
-	r.problem = err
+	r.problem = errors.Join(problems...)
+	if len(r.gpus) == 0 {
+		if r.problem == nil {
+			r.problem = errors.New("NVML knows no GPU")
+		}
+		return nil, r.problem
+	}
 	r.noXID = lib.Watch(r.gpus)
 	return r, nil
 }
@@ -57,8 +67,8 @@ func (r *Reader) Problem() error { return r.problem }
 func (r *Reader) Refresh() []note.GPUDevice {
 	old := r.devices
 	r.devices = nil
-	for i, d := range r.gpus {
-		r.refresh(old, d, i)
+	for _, d := range r.gpus {
+		r.refresh(old, d)
 	}
 	var out []note.GPUDevice
 	for _, d := range r.devices {
@@ -69,17 +79,19 @@ func (r *Reader) Refresh() []note.GPUDevice {
 	return out
 }
 
-// refresh reads the facts of GPU i and of its instances.
-func (r *Reader) refresh(old []*reading, gpu Device, i int) {
+// refresh reads the facts of a GPU and of its instances.
+func (r *Reader) refresh(old []*reading, gpu Device) {
 	g := find(old, gpu)
 	if g == nil {
-		return // its UUID cannot be read: it could not be told from others
+		return
 	}
 	r.devices = append(r.devices, g)
 	if g.lost {
 		return
 	}
-	index := int64(i)
+	i, err := gpu.Index()
+	g.note("index", err)
+	index := known(i, err)
 	g.describe(r, index)
 	on, err := gpu.MIG()
 	g.note("mig", err)
@@ -123,9 +135,9 @@ func find(old []*reading, d Device) *reading {
 	return &reading{Device: d, facts: note.GPUDevice{UUID: uuid}, missing: map[string]string{}}
 }
 
-func (d *reading) describe(r *Reader, index int64) {
+func (d *reading) describe(r *Reader, index *int64) {
 	f := &d.facts
-	f.Index, f.Driver = &index, r.driver
+	f.Index, f.Driver = index, r.driver
 	var err error
 	if f.Name, err = d.Name(); !d.note("name", err) {
 		f.Name = ""

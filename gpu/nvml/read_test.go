@@ -72,7 +72,7 @@ func TestUnsupported(t *testing.T) {
 	calls := map[string][]string{ // call of the fake: fields of the sample
 		"Utilization": {"Utilization", "MemoryActivity"}, "Memory": {"MemoryTotal", "MemoryUsed", "MemoryReserved"}, "Power": {"Power"}, "PowerLimit": {"PowerLimit"},
 		"Energy": {"Energy"}, "Clock": {"ClockSM", "ClockMemory"}, "Temperature": {"Temperature"}, "Throttle": {"Throttled", "ThrottleKnown"}, "PCIe": {"PCIeSent", "PCIeReceived"},
-		"NVLink": {"NVLinkSent", "NVLinkReceived"}, "ECC": {"Corrected", "Uncorrected"}, "Processes": {"Processes", "ProcessesKnown"}, "Used": nil, "MIG": nil,
+		"NVLink": {"NVLinkSent", "NVLinkReceived"}, "ECC": {"Corrected", "Uncorrected"}, "Processes": {"Processes", "ProcessesKnown"}, "Used": nil, "MIG": nil, "Index": nil,
 	}
 	for call, fields := range calls {
 		t.Run(call, func(t *testing.T) {
@@ -203,6 +203,22 @@ func TestManyProcesses(t *testing.T) {
 	r.Refresh()
 	if s, _ := r.Sample(false); len(s[0].Processes) != note.MaxGPUProcesses || s[0].ProcessesLeft != 3 {
 		t.Errorf("%d processes, %d left out", len(s[0].Processes), s[0].ProcessesLeft)
+	}
+}
+
+// A GPU that cannot be told from others is left out, and said; the others keep their numbers.
+func TestNoUUID(t *testing.T) {
+	d, other := full(), full()
+	other.ID, d.Lost = "GPU-b", true
+	r, _ := reader(t, all, d, other)
+	if err := r.Problem(); !errors.Is(err, nvml.ErrLost) {
+		t.Errorf("problem %v", err)
+	}
+	if f := r.Refresh(); len(f) != 1 || f[0].UUID != "GPU-b" || *f[0].Index != 1 {
+		t.Errorf("%+v", f)
+	}
+	if _, err := nvml.NewReader(nvmltest.New(d), all); !errors.Is(err, nvml.ErrLost) {
+		t.Errorf("no other GPU: %v", err)
 	}
 }
 

@@ -1,7 +1,9 @@
 package decode
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
@@ -20,6 +22,7 @@ func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
 			emit(&signal.GPUDevice{
 				At: at, UUID: n.UUID, Index: opt(n.Index), Name: n.Name, BusID: n.BusID, Driver: n.Driver, MIG: opt(n.MIG),
 				Parent: n.Parent, GPUInstance: opt(n.GPUInstance), ComputeInstance: opt(n.ComputeInstance),
+				Missing: missing(n.Missing),
 			})
 		}
 	case note.KindGPUSamples:
@@ -53,6 +56,14 @@ func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
 		d.badNotes++
 	}
 	return true
+}
+
+func missing(m map[string]string) []signal.GPUMissing {
+	var out []signal.GPUMissing
+	for _, what := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, signal.GPUMissing{What: what, Why: m[what]})
+	}
+	return out
 }
 
 func gpuSample(n *note.GPUSample) signal.GPUSample {

@@ -251,7 +251,7 @@ func TestNVMLUnsupported(t *testing.T) {
 		"clock": {[]string{"ClockSM", "ClockMemory"}, []string{"clock_sm", "clock_memory"}}, "temperature": {[]string{"Temperature"}, []string{"temperature"}}, "throttle": {[]string{"ThrottleKnown"}, []string{"throttle"}},
 		"pcie": {[]string{"PCIeSent", "PCIeReceived"}, []string{"pcie_sent", "pcie_received"}}, "fields": {[]string{"NVLinkSent", "NVLinkReceived"}, []string{"nvlink_sent", "nvlink_received"}},
 		"ecc": {[]string{"Corrected", "Uncorrected"}, []string{"ecc_corrected", "ecc_uncorrected"}}, "processes": {[]string{"ProcessesKnown"}, []string{"processes"}},
-		"mig": {nil, []string{"mig"}}, "name": {nil, []string{"name"}}, "bus_id": {nil, []string{"bus_id"}},
+		"mig": {nil, []string{"mig"}}, "index": {nil, []string{"index"}}, "name": {nil, []string{"name"}}, "bus_id": {nil, []string{"bus_id"}},
 	} {
 		g.write(base...)
 		g.look()

@@ -3,6 +3,7 @@ package nvmltest
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -111,7 +112,7 @@ func get[T any](d *Device, call string, v *T) (T, error) {
 
 // The calls of nvml.Device.
 
-func (d *Device) UUID() (string, error)                  { return d.ID, nil }
+func (d *Device) UUID() (string, error)                  { return get(d, "UUID", &d.ID) }
 func (d *Device) Name() (string, error)                  { return get(d, "Name", &d.Product) }
 func (d *Device) BusID() (string, error)                 { return get(d, "BusID", &d.Bus) }
 func (d *Device) Utilization() (nvml.Utilization, error) { return get(d, "Utilization", &d.Util) }
@@ -122,6 +123,13 @@ func (d *Device) Energy() (uint64, error)                { return get(d, "Energy
 func (d *Device) Temperature() (int64, error)            { return get(d, "Temperature", &d.Celsius) }
 func (d *Device) Throttle() (uint64, error)              { return get(d, "Throttle", &d.Mask) }
 func (d *Device) Processes() ([]nvml.Process, error)     { return get(d, "Processes", &d.Procs) }
+
+// Index is the place in the library.
+func (d *Device) Index() (int64, error) {
+	d.lib.Lock()
+	defer d.lib.Unlock()
+	return int64(slices.Index(d.lib.GPUs, d)), d.fail("Index")
+}
 
 // Clock is SMClock or MemClock.
 func (d *Device) Clock(c nvml.Clock) (int64, error) {

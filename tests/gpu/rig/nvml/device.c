@@ -110,6 +110,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *d)
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *index)
 {
+	CALL(d, "index");
 	*index = index_of(d);
 	return NVML_SUCCESS;
 }
@@ -122,7 +123,7 @@ API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *minor)
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned size)
 {
-	/* The driver keeps it: a GPU that is lost has one. */
+	CALL(d, "uuid");
 	if (instance_of(d))
 		snprintf(uuid, size, "MIG-46414b45-4750-552d-%04d-00000000000%d", index_of(d) + 1,
 			 instance_of(d));
