@@ -74,7 +74,7 @@ func restSGLang(t *testing.T, e *engine) {
 type said struct {
 	prompt, completion float64
 	cached             float64 // -1: nothing
-	entry              bool    // it has an entry span
+	entry, stream      bool    // it has an entry span; it was streamed
 }
 
 // generate plays n requests to the engine's own interface, half of them streamed, some
@@ -151,7 +151,7 @@ func generateOne(ctx context.Context, e *engine, i int) (id string, s said, err 
 	if err := json.Unmarshal(last, &r); err != nil {
 		return "", s, fmt.Errorf("generate: %w in %q", err, last)
 	}
-	return r.Meta.ID, said{r.Meta.Prompt, r.Meta.Completion, r.Meta.Cached, false}, nil
+	return r.Meta.ID, said{r.Meta.Prompt, r.Meta.Completion, r.Meta.Cached, false, stream}, nil
 }
 
 // TestSGLang traces a mixed workload of 60 requests: every request is a whole tree, with
@@ -180,7 +180,7 @@ func TestSGLang(t *testing.T) {
 		if x.ResponseID == "" {
 			t.Fatalf("no response id: %+v", x)
 		}
-		s := said{prompt: -1, completion: -1, cached: -1, entry: true}
+		s := said{prompt: -1, completion: -1, cached: -1, entry: true, stream: x.Stream}
 		if x.InputTokens != nil && x.OutputTokens != nil {
 			s.prompt, s.completion = float64(*x.InputTokens), float64(*x.OutputTokens)
 		}
@@ -282,8 +282,11 @@ func checkSGLang(t *testing.T, spans []*span, truth map[string]said, gone int) {
 		if len(got) != 2 {
 			f.add("%s: threads %v", id, got)
 		}
-		if n := got["Scheduler"]["decode_loop"]; float64(n) != completion-1 {
-			f.add("%s: %d decode loops for %v tokens", id, n, completion)
+		// Of one that is not streamed the result before its last one may be gone by the time
+		// that anything is seen of it: where the two meet is not known then.
+		lost := completion - 1 - float64(got["Scheduler"]["decode_loop"])
+		if lost != 0 && (want.stream || lost != 2) {
+			f.add("%s: %d decode loops for %v tokens", id, got["Scheduler"]["decode_loop"], completion)
 		}
 		if rest := int(prompt - hit); rest > sglangChunk {
 			chunked++
