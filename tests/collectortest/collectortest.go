@@ -183,6 +183,7 @@ type Span struct {
 	Start, End                int64          // ns since the epoch
 	Attrs                     map[string]any // string, bool, int64, float64, []any, map[string]any
 	Events                    []Event
+	Links                     []Link
 	Code                      int
 	Message                   string
 	Resource                  map[string]any
@@ -195,6 +196,9 @@ type Event struct {
 	Time  int64
 	Attrs map[string]any
 }
+
+// Link is a span link.
+type Link struct{ TraceID, SpanID string }
 
 // Point is a metric point that is not a histogram's.
 type Point struct {
@@ -300,6 +304,7 @@ func (c *Collector) Spans() ([]Span, error) {
 						TimeUnixNano int64 `json:",string"`
 						Attributes   []keyValue
 					}
+					Links  []Link
 					Status struct {
 						Code    int
 						Message string
@@ -324,6 +329,7 @@ func (c *Collector) Spans() ([]Span, error) {
 					for _, ev := range s.Events {
 						sp.Events = append(sp.Events, Event{ev.Name, ev.TimeUnixNano, attrs(ev.Attributes)})
 					}
+					sp.Links = s.Links
 					out = append(out, sp)
 				}
 			}

@@ -23,9 +23,10 @@ const (
 	workloadBinary = "../../bin/workload"
 	serve          = "../engines/vllm/serve.sh"
 	serveCUDA      = "../engines/vllm-cuda/serve.sh"
+	serveSGLang    = "../engines/sglang/serve.sh"
 )
 
-// engine is a running vLLM.
+// engine is a running engine.
 type engine struct {
 	pid int // API server
 	url string
@@ -65,7 +66,8 @@ func startEngine(t *testing.T, env []string, flags ...string) *engine {
 func startWith(t *testing.T, script string, env []string, flags ...string) *engine {
 	t.Helper()
 	port := freePort(t)
-	log := filepath.Join(outDir(t), "vllm.log")
+	name := filepath.Base(filepath.Dir(script))
+	log := filepath.Join(outDir(t), name+".log")
 	args := append([]string{"start", "--port", strconv.Itoa(port), "--log", log, "--"}, flags...)
 	cmd := exec.Command(script, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -74,17 +76,17 @@ func startWith(t *testing.T, script string, env []string, flags ...string) *engi
 	began := time.Now()
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("starting vLLM: %v\n%s", err, &stderr)
+		t.Fatalf("starting %s: %v\n%s", name, err, &stderr)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
 	if err != nil {
-		t.Fatalf("starting vLLM: %v", err)
+		t.Fatalf("starting %s: %v", name, err)
 	}
-	t.Logf("vLLM serves on port %d after %.0f s, process %d", port, time.Since(began).Seconds(), pid)
+	t.Logf("%s serves on port %d after %.0f s, process %d", name, port, time.Since(began).Seconds(), pid)
 	e := &engine{pid: pid, url: fmt.Sprintf("http://127.0.0.1:%d", port), log: log}
 	t.Cleanup(func() {
 		if out, err := exec.Command(script, "stop", strconv.Itoa(pid)).CombinedOutput(); err != nil {
-			t.Errorf("stopping vLLM: %v\n%s", err, out)
+			t.Errorf("stopping %s: %v\n%s", name, err, out)
 		}
 	})
 	return e

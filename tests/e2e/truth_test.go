@@ -136,20 +136,24 @@ func shapes(log []workload.Entry, spans []*span) map[string]int {
 		if left[s.TraceID] {
 			continue
 		}
-		var keys []string
-		for k := range s.Attrs {
-			if !slices.Contains(ofTheMoment, k) {
-				keys = append(keys, k)
-			}
-		}
-		sort.Strings(keys)
-		name := s.Name
-		if s.entry() {
-			name += " " + s.text("url.path")
-		}
-		m[name+": "+strings.Join(keys, " ")]++
+		m[shapeOf(s, s.Name)]++
 	}
 	return m
+}
+
+// shapeOf is the name and the names of the attributes, but for those of the moment.
+func shapeOf(s *span, name string) string {
+	var keys []string
+	for k := range s.Attrs {
+		if !slices.Contains(ofTheMoment, k) {
+			keys = append(keys, k)
+		}
+	}
+	sort.Strings(keys)
+	if s.entry() {
+		name += " " + s.text("url.path")
+	}
+	return name + ": " + strings.Join(keys, " ")
 }
 
 // compareNative matches our llm_request spans with the engine's own, one to one,

@@ -33,6 +33,18 @@ type answer struct {
 	StopReason *string   `json:"stop_reason"` // /v1/messages
 	Response   *answer   `json:"response"`    // /v1/responses: response.completed
 	Error      *apiError `json:"error"`
+	Meta       *meta     `json:"meta_info"` // /generate
+}
+
+// meta is what SGLang's /generate says of a choice.
+type meta struct {
+	ID     string `json:"id"`
+	Finish *struct {
+		Type string `json:"type"`
+	} `json:"finish_reason"`
+	PromptTokens     *int64 `json:"prompt_tokens"`
+	CompletionTokens *int64 `json:"completion_tokens"`
+	CachedTokens     *int64 `json:"cached_tokens"`
 }
 
 type apiError struct {
@@ -108,6 +120,12 @@ func (e *Entry) take(a *answer) {
 		e.ErrorType = a.Error.Type
 	}
 	e.takeUsage(a.Usage)
+	if m := a.Meta; m != nil {
+		e.ResponseID, e.InputTokens, e.OutputTokens, e.CachedTokens = m.ID, m.PromptTokens, m.CompletionTokens, m.CachedTokens
+		if m.Finish != nil {
+			e.FinishReasons = []string{m.Finish.Type}
+		}
+	}
 	for _, c := range a.Choices {
 		e.ToolCalls += len(c.Message.ToolCalls)
 		for _, t := range c.Delta.ToolCalls {

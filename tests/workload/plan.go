@@ -58,6 +58,7 @@ const (
 	NeedsTools    Needs = "tools"    // with --enable-auto-tool-choice --tool-call-parser hermes
 	NeedsSmallKV  Needs = "small-kv" // with --num-gpu-blocks-override 12
 	NeedsPooling  Needs = "pooling"  // with --runner pooling --convert embed
+	NeedsNative   Needs = "native"   // SGLang: it has /generate
 )
 
 // Scenario is a named piece of traffic.

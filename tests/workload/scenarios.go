@@ -41,6 +41,8 @@ var all = []*Scenario{
 	{Name: "other", About: "requests that are not inference: health, models, metrics, tokenize", Needs: NeedsGenerate, Count: 5, Concurrency: 1, make: other},
 	{Name: "tools", About: "tool calls: offered, required, one by name, tool results", Needs: NeedsTools, Count: 6, Concurrency: 2, make: tools},
 	{Name: "embeddings", About: "embeddings: text, several, token ids", Needs: NeedsPooling, Count: 8, Concurrency: 2, make: embeddings},
+	{Name: "generate", About: "/generate, streamed and not, text and token ids", Needs: NeedsNative, Count: 24, Concurrency: 4, make: generate},
+	{Name: "queue", About: "more requests than the server runs at a time, of which every third client leaves while it waits", Needs: NeedsNative, Count: 48, Concurrency: 48, make: queue},
 	{Name: "score", About: "score and rerank", Needs: NeedsPooling, Count: 6, Concurrency: 2, make: score},
 }
 
@@ -196,6 +198,38 @@ func keepAlive(g *gen) []Session {
 		g.completion(g.between(5, 30), 6, nil),
 		g.chat(g.between(5, 30), 6, nil),
 	}}}
+}
+
+// native makes a request of SGLang's own kind.
+func (g *gen) native(prompt any, tokens int, stream bool) Request {
+	body := fields{"sampling_params": fields{"max_new_tokens": tokens, "ignore_eos": true, "temperature": 0.8}, "stream": stream}
+	if ids, ok := prompt.([]int); ok {
+		body["input_ids"] = ids
+	} else {
+		body["text"] = prompt
+	}
+	r := g.post("/generate", body)
+	r.Max = tokens
+	return r
+}
+
+func generate(g *gen) []Session {
+	return alone(
+		g.native(text(g.Rand, g.between(5, 60)), g.between(1, 30), true),
+		g.native(text(g.Rand, g.between(5, 60)), g.between(1, 30), false),
+		g.native(upTo(300, 300+g.between(5, 50)), g.between(1, 30), true),
+	)
+}
+
+func queue(g *gen) []Session {
+	leaver := g.native(text(g.Rand, g.between(60, 90)), tooLong, true)
+	leaver.Leave, leaver.Want = LeaveEarly, 0
+	leaver.After = time.Duration(g.between(100, 400)) * time.Millisecond
+	return alone(
+		g.native(text(g.Rand, g.between(60, 90)), g.between(100, 150), true),
+		g.native(text(g.Rand, g.between(60, 90)), g.between(100, 150), false),
+		leaver,
+	)
 }
 
 func pipeline(g *gen) []Session {
