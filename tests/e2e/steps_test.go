@@ -63,7 +63,16 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	e := startEngine(t, append(env, "PYTHONPATH="+hook, "INFERSPAN_STEP_LOG="+log), flags...)
 	file := filepath.Join(dir, "run.isr")
 	// Traps are dear in a virtual machine, and the steps of a tiny model short.
-	rec := exec.Command(binary, "record", "--pid", strconv.Itoa(e.pid), "-o", file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
+	stop := e.record(t, file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
+	mixedLoads(t, e, log, steps)
+	stop()
+	compareSteps(t, file, readTruth(t, log), steps, by)
+}
+
+// record starts a recording of the engine and returns when its probes are in; stop ends it.
+func (e *engine) record(t *testing.T, file string, flags ...string) (stop func()) {
+	t.Helper()
+	rec := exec.Command(binary, append([]string{"record", "--pid", strconv.Itoa(e.pid), "-o", file}, flags...)...)
 	var said syncBuffer
 	rec.Stderr = &said
 	if err := rec.Start(); err != nil {
@@ -78,6 +87,20 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	if !strings.Contains(said.String(), "attached to") {
 		t.Errorf("the probes are not in after 2 minutes\n%s", said.String())
 	}
+	return func() {
+		t.Helper()
+		if err := rec.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if err := rec.Wait(); err != nil {
+			t.Fatalf("%v\n%s", err, said.String())
+		}
+	}
+}
+
+// mixedLoads sends mixed loads until the engine has logged as many steps.
+func mixedLoads(t *testing.T, e *engine, log string, steps int) {
+	t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
 	for seed := uint64(1); countLines(t, log) < steps; seed++ {
 		if time.Now().After(deadline) {
@@ -86,13 +109,6 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 		mixedLoad(e, seed)
 	}
 	time.Sleep(time.Second)
-	if err := rec.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := rec.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, said.String())
-	}
-	compareSteps(t, file, readTruth(t, log), steps, by)
 }
 
 // mixedLoad sends prompts of many lengths, some with a common beginning, at once:
@@ -182,8 +198,9 @@ func readTruth(t *testing.T, log string) map[int64]*stepTruth {
 	return out
 }
 
-// compareSteps compares the steps of a recording with the log.
-func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least int, by string) {
+// signalsOf decodes a recording.
+func signalsOf(t *testing.T, file string, check func(signal.Signal)) {
+	t.Helper()
 	in, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
@@ -193,6 +210,32 @@ func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least i
 	if err != nil {
 		t.Fatal(err)
 	}
+	dec := decode.New(decode.Options{})
+	var rec event.Record
+	for {
+		it, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case it.Engine != nil:
+			if err := dec.Engine(it.Engine, check); err != nil {
+				t.Fatal(err)
+			}
+		case it.Record != nil:
+			if err := event.Decode(it.Record, &rec); err != nil {
+				t.Fatal(err)
+			}
+			dec.Record(&rec, check)
+		}
+	}
+}
+
+// compareSteps compares the steps of a recording with the log.
+func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least int, by string) {
 	f := &faults{t: t}
 	var n, requests, chunks, preempted, noEnd, partial, last, ends, begins, stamped int64
 	check := func(s signal.Signal) {
@@ -235,28 +278,7 @@ func compareSteps(t *testing.T, file string, truth map[int64]*stepTruth, least i
 		preempted += int64(len(w.Preempted))
 		chunks += w.compare(g, f)
 	}
-	dec := decode.New(decode.Options{})
-	var rec event.Record
-	for {
-		it, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch {
-		case it.Engine != nil:
-			if err := dec.Engine(it.Engine, check); err != nil {
-				t.Fatal(err)
-			}
-		case it.Record != nil:
-			if err := event.Decode(it.Record, &rec); err != nil {
-				t.Fatal(err)
-			}
-			dec.Record(&rec, check)
-		}
-	}
+	signalsOf(t, file, check)
 	f.end("steps")
 	t.Logf("%d steps with %d requests: %d chunks of prompts, %d preemptions, %d steps without outputs, %d not whole; of %d the beginning is known, of %d the end", n, requests, chunks, preempted, noEnd, partial, begins, ends)
 	if by == "dispatch" && ends*100 < stamped*95 {

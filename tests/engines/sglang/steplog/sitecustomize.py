@@ -1,0 +1,77 @@
+"""Logs the batches that SGLang's scheduler runs, from inside a test process: the truth for
+the steps that are read from outside. Python loads it when its folder is in PYTHONPATH; it
+does something where INFERSPAN_STEP_LOG is the beginning of a file's name.
+
+The methods that run a batch and take its result are wrapped, whose callers are probed: the
+calls that are looked at stay as they are."""
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import time
+
+LOG = os.environ.get("INFERSPAN_STEP_LOG")
+MODULE = "sglang.srt.managers.scheduler"
+
+
+def patch(scheduler):
+    out = None
+    run, result = scheduler.run_batch, scheduler.process_batch_result
+
+    def write(line):
+        nonlocal out
+        # The process is forked or spawned after this module was loaded.
+        if out is None:
+            out = open(f"{LOG}.{os.getpid()}", "w")
+        out.write(json.dumps(line) + "\n")
+        out.flush()
+
+    def run_batch(self, batch, *args, **kwargs):
+        reqs = [r.rid for r in batch.reqs]
+        decodes = batch.forward_mode.is_decode()
+        extend = None if decodes else list(batch.extend_lens)
+        prefix = None if decodes else list(batch.prefix_lens)
+        # A request of whose prompt more is to come, as of the run.
+        more = [r.inflight_middle_chunks > 0 for r in batch.reqs]
+        made = [len(r.output_ids) for r in batch.reqs]
+        back = [r.retraction_count for r in batch.reqs]
+        got = run(self, batch, *args, **kwargs)
+        write({
+            "begin": batch.forward_iter, "launch": batch.launch_ts, "mode": batch.forward_mode.name, "reqs": reqs,
+            "extend": extend, "prefix": prefix, "more": more, "made": made, "back": back,
+        })
+        return got
+
+    def process_batch_result(self, batch, *args, **kwargs):
+        got = result(self, batch, *args, **kwargs)
+        write({"end_of": batch.forward_iter, "at": time.monotonic(), "finished": [r.rid for r in batch.reqs if r.finished()]})
+        return got
+
+    scheduler.run_batch = run_batch
+    scheduler.process_batch_result = process_batch_result
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Patches the scheduler when its module is loaded."""
+
+    def find_spec(self, name, path, target=None):
+        if name != MODULE:
+            return None
+        # Not for the lookup that follows.
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        sys.meta_path.insert(0, self)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            patch(module.Scheduler)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if LOG:
+    sys.meta_path.insert(0, Finder())
