@@ -10,7 +10,8 @@ import (
 // What counts, after SGLang's own metrics:
 //   - a request counts with its tokens when it has finished, and one that was ended
 //     early if it had an output;
-//   - the time to first token is added when the front end has it;
+//   - the time to first token is added when the front end has it; for a client that does
+//     not stream it is the end of the prefill;
 //   - the time per output token of a request is its end-to-end time by its tokens,
 //     and the gaps between its tokens are together the time from its first output to
 //     its end;
@@ -60,7 +61,7 @@ func (m *sglangMetrics) countFirst(c *Correlator, r *request) {
 		return
 	}
 	r.ttftCounted, m.timed = true, true
-	d := float64(w.first-w.created) / 1e9
+	d := float64(r.firstToken()-w.created) / 1e9
 	m.first += d
 	r.core.m.first.add(firstBounds, d)
 }

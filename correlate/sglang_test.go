@@ -401,6 +401,37 @@ func TestSGLangChunks(t *testing.T) {
 	wantAttrs(t, &trees[0].Spans[2], map[string]any{"inferspan.derived": []string{"span.end"}})
 }
 
+// TestSGLangSilent: where the client does not stream, the first token is there when the
+// prefill has ended, at every level, and the gaps begin with what the front end gets.
+func TestSGLangSilent(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, stream := range []bool{false, true} {
+		s := newSGLang()
+		s.added(2.5, id, func(a *signal.RequestAdded) { a.Stream = signal.Some(stream) })
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_waiting", 3.5, 4)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		s.out(50.4, id, 50)
+		s.times(51, id, 0, 0, 51, 0)
+		s.out(71, id, 20, finishedLength)
+		s.times(71, id, 0, 0, 0, 71)
+		trees, series := run(t, NewOptions(), s.sig)
+		conforms(t, trees[0], NewOptions())
+		first, decode := 0.009, 0.061
+		if stream {
+			first, decode = 0.050, 0.020
+		}
+		wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{
+			semconv.AttrGenAILatencyTimeToFirstToken: first, semconv.AttrGenAILatencyTimeInModelDecode: decode,
+		})
+		for name, want := range map[string]float64{"gen_ai_server_time_to_first_token": first, "sglang_inter_token_latency_seconds": 0.020} {
+			if got := point(t, series, name); math.Abs(got-want) > 1e-9 {
+				t.Errorf("stream %v: %s = %v, want %v", stream, name, got, want)
+			}
+		}
+	}
+}
+
 func TestSGLangRetract(t *testing.T) {
 	const id = "aaaaaaaaaa"
 	s := newSGLang()

@@ -109,8 +109,12 @@ func (w *way) times(v *view) {
 	}
 	v.start, v.end = int64(start)+r.off, int64(end)+r.off
 
-	first, finished := w.first, w.finished
-	if first == 0 && r.firstOK && r.tokens > 0 {
+	first, finished := signal.Mono(0), w.finished
+	if r.way != nil {
+		first = r.firstToken()
+	}
+	firstStamped := first != 0
+	if !firstStamped && r.firstOK && r.tokens > 0 {
 		first = r.firstSend
 	}
 	if finished == 0 && r.end == endFinished {
@@ -118,7 +122,7 @@ func (w *way) times(v *view) {
 	}
 	put := func(to *signal.Opt[int64], from, till signal.Mono, name string) {
 		*to = between(from, till)
-		sent := w.first == 0 && (from == first || till == first) || w.finished == 0 && till == finished
+		sent := !firstStamped && (from == first || till == first) || w.finished == 0 && till == finished
 		if to.OK && sent {
 			v.derive(methodSend, name)
 		}

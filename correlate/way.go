@@ -11,6 +11,7 @@ import (
 // way is what was seen of the way of one request.
 type way struct {
 	created, dispatched, first, finished signal.Mono // stamps of the front end, 0: not seen
+	prefilled                            signal.Mono // end of the first prefill, by the scheduler's stamp
 	threads                              []thread    // in order of appearance
 	kept                                 int         // stages and marks
 }
@@ -136,6 +137,9 @@ func (c *Correlator) stage(s *signal.Stage) {
 	t.kind = def.thread
 	t.extend(s.Start)
 	t.extend(s.End)
+	if def.name == semconv.NamePrefillForward && r.way.prefilled == 0 {
+		r.way.prefilled = s.End
+	}
 	if def.level > r.level {
 		return
 	}
@@ -231,6 +235,17 @@ func (c *Correlator) requestTimes(s *signal.RequestTimes) {
 	case !r.done:
 		c.closing = append(c.closing, closing{r, c.now, endLost})
 	}
+}
+
+// firstToken is when the request had its first token, 0 if not known. The front end of a
+// client that does not stream hears of it only with a later one, so that the engine takes
+// the end of the prefill there.
+func (r *request) firstToken() signal.Mono {
+	w := r.way
+	if r.stream == signal.Some(false) && w.created != 0 && w.prefilled > w.created && (w.first == 0 || w.prefilled <= w.first) {
+		return w.prefilled
+	}
+	return w.first
 }
 
 // settle ends the wait for what still belongs to r, which is over in its core.

@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -80,6 +83,8 @@ func sglangTruth(t *testing.T) map[string]int {
 	native, got := sglangReceived(t, c)
 	native = slices.DeleteFunc(native, func(s collectortest.Span) bool { return s.Start < began })
 
+	dump(t, "native", native)
+	dump(t, "ours", got)
 	f := &faults{t: t}
 	w := &twins{f: f}
 	w.find(t, native, got)
@@ -112,6 +117,18 @@ func sglangPlain(t *testing.T) map[string]int {
 	_, got := sglangReceived(t, c)
 	sglangSums(t, log, got)
 	return sglangShapes(spans)
+}
+
+// dump leaves spans for a person to look at.
+func dump(t *testing.T, name string, spans []collectortest.Span) {
+	t.Helper()
+	b, err := json.Marshal(spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(outDir(t), name+".json"), b, 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sglangEntries counts the requests of an API that has entry spans.
