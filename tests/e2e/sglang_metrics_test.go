@@ -30,7 +30,7 @@ var sglangGauges = []struct {
 	ours, theirs string
 	slack        float64 // of what the engine has
 }{
-	{semconv.MetricSGLangNumRunningReqs, "sglang:num_running_reqs", 0.02},
+	{semconv.MetricSGLangNumRunningReqs, "sglang:num_running_reqs", 0.1},
 	{semconv.MetricSGLangNumQueueReqs, "sglang:num_queue_reqs", 0.1},
 	{semconv.MetricSGLangNumUsedTokens, "sglang:num_used_tokens", 0.1},
 	{semconv.MetricSGLangTokenUsage, "sglang:token_usage", 0.1},
@@ -76,6 +76,7 @@ func sglangCounts(t *testing.T, before, after, ours series, native []*otelTree) 
 	for _, p := range [][2]string{{`usageType="input"`, "sglang:prompt_tokens_total"}, {`usageType="output"`, "sglang:generation_tokens_total"}} {
 		compare(semconv.MetricGenAILLMUsageTokens+" "+p[0], ours.sum(semconv.MetricGenAILLMUsageTokens, p[0]), after.sum(p[1])-before.sum(p[1]), false)
 	}
+	fmt.Fprintf(w, "\t%v\t\t  intervals between tokens\n", after.sum("sglang:inter_token_latency_seconds_count")-before.sum("sglang:inter_token_latency_seconds_count"))
 	w.Flush()
 	t.Logf("growth over %.0f requests\n%s", requests, &b)
 }

@@ -19,7 +19,7 @@ import (
 // scheduler logs from inside: every request of every batch.
 func TestSGLangSteps(t *testing.T) {
 	need(t)
-	small := []string{"--chunked-prefill-size", "64", "--max-total-tokens", "3000", "--schedule-conservativeness", "0.1"}
+	small := []string{"--chunked-prefill-size", "64", "--max-total-tokens", "1500", "--schedule-conservativeness", "0.1"}
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -45,7 +45,7 @@ func sglangSteps(t *testing.T, steps int, flags []string) {
 	e := startWith(t, serveSGLang, []string{"PYTHONPATH=" + hook, "INFERSPAN_STEP_LOG=" + log}, append(slices.Clone(flags), "--sleep-on-idle")...)
 	file := filepath.Join(dir, "run.isr")
 	stop := e.record(t, file)
-	mixedLoads(t, e, log, steps+countLines(t, log))
+	mixedLoads(t, e, log, steps+countLines(t, log), "min_tokens")
 	stop()
 	compareBatches(t, file, readBatches(t, log), steps)
 }

@@ -30,7 +30,7 @@ type played struct {
 // sglangPlay is the traffic of the comparison: some 300 requests.
 var sglangPlay = []played{
 	{name: "chat"}, {name: "stream"}, {name: "burst", count: 128, concurrency: 64}, {name: "long"}, {name: "prefix"},
-	{name: "preempt", count: 24, concurrency: 24}, {name: "generate"}, {name: "queue"}, {name: "leave-early"}, {name: "leave-mid"},
+	{name: "preempt", count: 24, concurrency: 24}, {name: "generate"}, {name: "queue"}, {name: "retract"}, {name: "leave-early"}, {name: "leave-mid"},
 	{name: "n"}, {name: "completions"}, {name: "keep-alive"}, {name: "headers"},
 }
 
@@ -74,9 +74,10 @@ func sglangTruth(t *testing.T) map[string]int {
 	began := time.Now().UnixNano()
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	tr := attach(t, e, "--otlp-endpoint", c.Endpoint, "--prometheus", addr)
+	waitDetail(t, addr)
 	before := e.metrics(t)
 	log := e.playAll(t, sglangPlay, 5)
-	tr.settle(t, sglangEntries(log))
+	tr.settle(t, inferences(log))
 	after, ours := e.metrics(t), scrape(t, "http://"+addr+"/metrics")
 	spans := tr.mustStop(t)
 	waitSpans(t, c)
@@ -109,9 +110,11 @@ func sglangTruth(t *testing.T) map[string]int {
 func sglangPlain(t *testing.T) map[string]int {
 	c := collectortest.Start(t)
 	e := startWith(t, serveSGLang, nil, sglangFlags...)
-	tr := attach(t, e, "--otlp-endpoint", c.Endpoint)
+	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	tr := attach(t, e, "--otlp-endpoint", c.Endpoint, "--prometheus", addr)
+	waitDetail(t, addr)
 	log := e.playAll(t, sglangPlay, 5)
-	tr.settle(t, sglangEntries(log))
+	tr.settle(t, inferences(log))
 	spans := tr.mustStop(t)
 	waitSpans(t, c)
 	_, got := sglangReceived(t, c)
@@ -131,8 +134,21 @@ func dump(t *testing.T, name string, spans []collectortest.Span) {
 	}
 }
 
-// sglangEntries counts the requests of an API that has entry spans.
-func sglangEntries(log []workload.Entry) int { return inferences(log) }
+// waitDetail waits until the probes on the interpreters are in, which takes long where the
+// host is busy.
+func waitDetail(t *testing.T, addr string) {
+	t.Helper()
+	began := time.Now()
+	for range 120 {
+		m := scrape(t, "http://"+addr+"/metrics")
+		if m.sum("inferspan_detail_active", `detail="steps"`) > 0 && m.sum("inferspan_detail_active", `detail="stamps"`) > 0 {
+			t.Logf("all probes are in %.1f s after the first", time.Since(began).Seconds())
+			return
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	t.Fatal("no probes on the interpreters after a minute")
+}
 
 // sglangReceived splits what the Collector got.
 func sglangReceived(t *testing.T, c *collectortest.Collector) (native, ours []collectortest.Span) {
@@ -204,8 +220,12 @@ func sglangSums(t *testing.T, log []workload.Entry, spans []collectortest.Span) 
 						continue
 					}
 					loops++
-					if before != nil && (l.Start != before.End || l.Attrs["decode_ct"] != before.Attrs["decode_ct"].(int64)+1) {
-						gaps++
+					if before != nil {
+						was, errWas := toFloat(before.Attrs["decode_ct"])
+						is, errIs := toFloat(l.Attrs["decode_ct"])
+						if l.Start != before.End || errWas != nil || errIs != nil || is != was+1 {
+							gaps++
+						}
 					}
 					before = l
 				}

@@ -122,6 +122,7 @@ type twins struct {
 	starts, ends    map[string]*differences
 	numbers         map[string]*differences
 	placed          map[string]int // events that are on another span than the engine's
+	known           map[string]int // differences that are the engine's own, or documented
 	nativeTrees     []*otelTree
 	unpaired        []*otelTree
 }
@@ -187,7 +188,7 @@ func (w *twins) find(t *testing.T, native, ours []collectortest.Span) {
 			w.unpaired = append(w.unpaired, n)
 		}
 	}
-	w.missing, w.beyond, w.placed = map[string]int{}, map[string]int{}, map[string]int{}
+	w.missing, w.beyond, w.placed, w.known = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	w.starts, w.ends, w.numbers = map[string]*differences{}, map[string]*differences{}, map[string]*differences{}
 	w.byID = map[string]*otel{}
 	for _, list := range [][]*otelTree{theirs, mine} {

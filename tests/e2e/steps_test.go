@@ -64,7 +64,7 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	file := filepath.Join(dir, "run.isr")
 	// Traps are dear in a virtual machine, and the steps of a tiny model short.
 	stop := e.record(t, file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
-	mixedLoads(t, e, log, steps)
+	mixedLoads(t, e, log, steps, "ignore_eos")
 	stop()
 	compareSteps(t, file, readTruth(t, log), steps, by)
 }
@@ -98,22 +98,23 @@ func (e *engine) record(t *testing.T, file string, flags ...string) (stop func()
 	}
 }
 
-// mixedLoads sends mixed loads until the engine has logged as many steps.
-func mixedLoads(t *testing.T, e *engine, log string, steps int) {
+// mixedLoads sends mixed loads until the engine has logged as many steps. What has the
+// requests go on to their limits is "ignore_eos" or "min_tokens".
+func mixedLoads(t *testing.T, e *engine, log string, steps int, on string) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
 	for seed := uint64(1); countLines(t, log) < steps; seed++ {
 		if time.Now().After(deadline) {
 			t.Fatalf("the engine made %d steps, not %d", countLines(t, log), steps)
 		}
-		mixedLoad(e, seed)
+		mixedLoad(e, seed, on)
 	}
 	time.Sleep(time.Second)
 }
 
 // mixedLoad sends prompts of many lengths, some with a common beginning, at once:
 // more than the engine has room for.
-func mixedLoad(e *engine, seed uint64) {
+func mixedLoad(e *engine, seed uint64, on string) {
 	var wg sync.WaitGroup
 	for i := range uint64(24) {
 		rnd := rand.New(rand.NewPCG(seed, i))
@@ -121,7 +122,12 @@ func mixedLoad(e *engine, seed uint64) {
 		for range []int{3, 8, 20, 60, 150}[rnd.IntN(5)] {
 			prompt += fmt.Sprintf(" w%d", rnd.IntN(1000))
 		}
-		body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":%d,"ignore_eos":true,"n":%d}`, prompt, []int{1, 5, 20, 60, 120}[rnd.IntN(5)], 1+rnd.IntN(2))
+		tokens := []int{1, 5, 20, 60, 120}[rnd.IntN(5)]
+		how := `"ignore_eos":true`
+		if on == "min_tokens" {
+			how = fmt.Sprintf(`"min_tokens":%d`, tokens)
+		}
+		body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":%d,%s,"n":%d}`, prompt, tokens, how, 1+rnd.IntN(2))
 		c := http.Client{Timeout: time.Minute}
 		if rnd.IntN(10) == 0 {
 			c.Timeout = 300 * time.Millisecond // leaves before the end

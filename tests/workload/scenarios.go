@@ -43,6 +43,7 @@ var all = []*Scenario{
 	{Name: "embeddings", About: "embeddings: text, several, token ids", Needs: NeedsPooling, Count: 8, Concurrency: 2, make: embeddings},
 	{Name: "generate", About: "/generate, streamed and not, text and token ids", Needs: NeedsNative, Count: 24, Concurrency: 4, make: generate},
 	{Name: "queue", About: "more requests than the server runs at a time, of which every third client leaves while it waits", Needs: NeedsNative, Count: 48, Concurrency: 48, make: queue},
+	{Name: "retract", About: "more context at a time than the KV cache holds, of requests that might end at any token as far as the server knows", Needs: NeedsNative, Count: 24, Concurrency: 24, make: retract},
 	{Name: "score", About: "score and rerank", Needs: NeedsPooling, Count: 6, Concurrency: 2, make: score},
 }
 
@@ -202,14 +203,18 @@ func keepAlive(g *gen) []Session {
 
 // native makes a request of SGLang's own kind.
 func (g *gen) native(prompt any, tokens int, stream bool) Request {
-	body := fields{"sampling_params": fields{"max_new_tokens": tokens, "ignore_eos": true, "temperature": 0.8}, "stream": stream}
+	return g.nativeWith(prompt, fields{"max_new_tokens": tokens, "ignore_eos": true, "temperature": 0.8}, stream)
+}
+
+func (g *gen) nativeWith(prompt any, params fields, stream bool) Request {
+	body := fields{"sampling_params": params, "stream": stream}
 	if ids, ok := prompt.([]int); ok {
 		body["input_ids"] = ids
 	} else {
 		body["text"] = prompt
 	}
 	r := g.post("/generate", body)
-	r.Max = tokens
+	r.Max = params["max_new_tokens"].(int)
 	return r
 }
 
@@ -218,6 +223,17 @@ func generate(g *gen) []Session {
 		g.native(text(g.Rand, g.between(5, 60)), g.between(1, 30), true),
 		g.native(text(g.Rand, g.between(5, 60)), g.between(1, 30), false),
 		g.native(upTo(300, 300+g.between(5, 50)), g.between(1, 30), true),
+	)
+}
+
+// retract: SGLang reserves room for all tokens of a request that ignores the end of the
+// text, and a part of it for one that does not.
+func retract(g *gen) []Session {
+	n := g.between(200, 300)
+	params := fields{"max_new_tokens": n, "min_new_tokens": n, "temperature": 0.8}
+	return alone(
+		g.nativeWith(text(g.Rand, g.between(60, 90)), params, true),
+		g.nativeWith(text(g.Rand, g.between(60, 90)), params, false),
 	)
 }
 

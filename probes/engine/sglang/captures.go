@@ -172,10 +172,7 @@ func (c *Captures) front(s *stager, v reading) {
 			s.first(id, stageTokenize, created, v.mono(nameTokenized))
 		}
 		delete(c.handed, id)
-		if done := v.mono(nameDispatched); done != 0 {
-			s.first(id, stageAPIDispatch, v.mono(nameDispatch), done)
-			t.Dispatched = done
-		}
+		c.dispatched(s, id, v)
 		t.Created = created
 		// One that ends with its first output has no other clock read.
 		if f := v.value(slotFinished); f != nil && f.Tag == capture.TagBool && f.Int != 0 {
@@ -183,11 +180,23 @@ func (c *Captures) front(s *stager, v reading) {
 		}
 	case planFinish:
 		delete(c.handed, id)
-		t.First = v.mono(nameFirst)
+		// One that was given up before it had an output.
+		if t.First = v.mono(nameFirst); t.First == 0 {
+			c.dispatched(s, id, v)
+		}
 		t.Finished = s.at
 	}
 	if t.Created|t.Dispatched|t.First|t.Finished != 0 {
 		s.emit(t)
+	}
+}
+
+// dispatched: the request was handed over, which no clock read shows that can be told
+// apart, but the stamps of later ones do.
+func (c *Captures) dispatched(s *stager, id string, v reading) {
+	if done := v.mono(nameDispatched); done != 0 {
+		s.first(id, stageAPIDispatch, v.mono(nameDispatch), done)
+		c.times.Dispatched = done
 	}
 }
 
