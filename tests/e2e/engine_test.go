@@ -23,7 +23,6 @@ const (
 	workloadBinary = "../../bin/workload"
 	serve          = "../engines/vllm/serve.sh"
 	serveCUDA      = "../engines/vllm-cuda/serve.sh"
-	serveSGLang    = "../engines/sglang/serve.sh"
 )
 
 // engine is a running engine.

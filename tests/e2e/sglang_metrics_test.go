@@ -108,7 +108,7 @@ func sglangSteady(t *testing.T, e *engine) {
 	cancel()
 	<-done
 	tr.mustStop(t)
-	time.Sleep(3 * time.Second) // until the server has heard of all clients that left
+	restSGLang(t, e)
 	reports := after.sum(semconv.MetricSGLangLogCount) - before.sum(semconv.MetricSGLangLogCount)
 	if reports < looks/2 {
 		t.Errorf("%v reports in %d s", reports, looks)

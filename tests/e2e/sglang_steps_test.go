@@ -18,7 +18,7 @@ import (
 // TestSGLangSteps compares the steps read from outside with the batches that the
 // scheduler logs from inside: every request of every batch.
 func TestSGLangSteps(t *testing.T) {
-	need(t)
+	needSGLang(t)
 	small := []string{"--chunked-prefill-size", "64", "--max-total-tokens", "1500", "--schedule-conservativeness", "0.1"}
 	for _, c := range []struct {
 		name  string
