@@ -57,7 +57,7 @@ func (m *sglangMetrics) countFirst(c *Correlator, r *request) {
 		return
 	}
 	// Nor has one that was ended early in its first output.
-	if r.done && !r.normal() && r.tokens == 0 {
+	if r.done && !r.normal() && (r.tokens == 0 || w.first == w.finished) {
 		return
 	}
 	r.ttftCounted, m.timed = true, true

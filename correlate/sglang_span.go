@@ -279,7 +279,8 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	if t.kind == threadScheduler {
 		probes = signal.DetailSteps
 	}
-	if r.lostDetail(probes) != "" {
+	loops := t.unseen && r.level >= stageDefs[semconv.NameDecodeLoop].level
+	if r.lostDetail(probes) != "" || loops {
 		partial.add(PartialStages)
 	}
 	if t.dropped {

@@ -3,6 +3,7 @@ package correlate
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -428,6 +429,34 @@ func TestSGLangSilent(t *testing.T) {
 			if got := point(t, series, name); math.Abs(got-want) > 1e-9 {
 				t.Errorf("stream %v: %s = %v, want %v", stream, name, got, want)
 			}
+		}
+	}
+}
+
+// TestSGLangUnseen: a thread that had stages without stamps says so, at levels that have
+// such stages.
+func TestSGLangUnseen(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, level := range []int{2, 3} {
+		s := newSGLang()
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_waiting", 3.5, 4)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		s.mark(schPID, id, signal.MarkUnseen, 30, "", 0)
+		s.mark(schPID, id, signal.MarkComplete, 20, "", 0)
+		s.out(20.4, id, 3, finishedLength)
+		s.times(21, id, 0, 0, 21, 21)
+		o := NewOptions()
+		o.TraceLevel = level
+		trees, _ := run(t, o, s.sig)
+		conforms(t, trees[0], o)
+		sched := one(t, trees, "Scheduler [TP 0] [PP 0] (host:"+hostID[:8]+" | pid:"+fmt.Sprint(schPID)+")")
+		if got := fmt.Sprint(sched.Attr(semconv.AttrInferspanPartial)); (got == "[stages]") != (level == 3) {
+			t.Errorf("level %d: partial %s", level, got)
+		}
+		if sched.End-sched.Start > 17e6 {
+			t.Errorf("level %d: the thread lasts %d ns", level, sched.End-sched.Start)
 		}
 	}
 }

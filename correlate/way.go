@@ -25,6 +25,7 @@ type thread struct {
 	stages   []stage
 	marks    []mark
 	dropped  bool // there were more than are kept
+	unseen   bool // there were stages whose stamps were not seen
 	madeUp   bool // it is known only that it was there
 }
 
@@ -181,7 +182,7 @@ func (c *Correlator) mark(s *signal.Mark) {
 		event = eventSchedule
 	case signal.MarkRetract:
 		event = eventRetract
-	case signal.MarkComplete:
+	case signal.MarkComplete, signal.MarkUnseen:
 	default:
 		c.own.evicted("stage_unknown")
 		return
@@ -196,6 +197,10 @@ func (c *Correlator) mark(s *signal.Mark) {
 		return
 	}
 	t.kind = threadScheduler
+	if s.Name == signal.MarkUnseen {
+		t.unseen = true
+		return
+	}
 	t.extend(s.At)
 	switch {
 	case event == nil:
@@ -219,10 +224,15 @@ func (c *Correlator) requestTimes(s *signal.RequestTimes) {
 	for _, x := range [...]struct {
 		to *signal.Mono
 		at signal.Mono
-	}{{&w.created, s.Created}, {&w.dispatched, s.Dispatched}, {&w.first, s.First}, {&w.finished, s.Finished}} {
+	}{{&w.created, s.Created}, {&w.dispatched, s.Dispatched}, {&w.finished, s.Finished}} {
 		if plausible(x.at, c.now) {
 			*x.to = x.at
 		}
+	}
+	// Of a client that does not stream an engine with metrics keeps the end of the prefill
+	// in the place of the first output.
+	if plausible(s.First, c.now) {
+		w.first = max(w.first, s.First)
 	}
 	if r.pid == 0 {
 		r.pid = s.PID

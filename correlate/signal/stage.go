@@ -24,6 +24,7 @@ const (
 	MarkSchedule = "schedule" // it is in a batch that is about to run
 	MarkRetract  = "retract"  // it was put back
 	MarkComplete = "complete" // the thread was done with it, by its own stamp
+	MarkUnseen   = "unseen"   // it had stages whose stamps were not seen, some time before
 )
 
 // Mark is something that happened to a request in one thread of the engine at one

@@ -173,10 +173,10 @@ func (c *Captures) front(s *stager, v reading) {
 		}
 		delete(c.handed, id)
 		c.dispatched(s, id, v)
-		t.Created = created
+		t.Created, t.First = created, s.at
 		// One that ends with its first output has no other clock read.
 		if f := v.value(slotFinished); f != nil && f.Tag == capture.TagBool && f.Int != 0 {
-			t.First, t.Finished = s.at, s.at
+			t.Finished = s.at
 		}
 	case planFinish:
 		delete(c.handed, id)

@@ -36,12 +36,14 @@ func TestFront(t *testing.T) {
 	}{
 		"handed over": {dispatch, map[string]plan.Value{slotID: strValue("a"), nameCreated: timeValue(10), nameTokenized: timeValue(12)},
 			"a tokenize 10-12, a times 10 0 0 0"},
-		"first output":          {first, and(map[string]plan.Value{slotFinished: no}), "a tokenize 10-12, a api_server_dispatch 13-14, a times 10 14 0 0"},
+		"first output":          {first, and(map[string]plan.Value{slotFinished: no}), "a tokenize 10-12, a api_server_dispatch 13-14, a times 10 14 20 0"},
 		"first and last output": {first, and(map[string]plan.Value{slotFinished: yes}), "a tokenize 10-12, a api_server_dispatch 13-14, a times 10 14 20 20"},
 		"last output":           {finish, and(map[string]plan.Value{nameFirst: timeValue(18)}), "a times 0 0 18 20"},
 		"aborted in the queue":  {finish, map[string]plan.Value{slotID: gone, slotAborted: strValue("b"), nameFirst: timeValue(0)}, "b times 0 0 0 20"},
-		"no id":                 {finish, map[string]plan.Value{slotID: gone, slotAborted: gone}, ""},
-		"by the controller":     {controller, map[string]plan.Value{slotID: strValue("a"), dispatchName: timeValue(19)}, "a dpc_dispatch 19-20"},
+		"aborted without output": {finish, map[string]plan.Value{slotID: gone, slotAborted: strValue("b"), nameFirst: timeValue(0), nameDispatch: timeValue(13), nameDispatched: timeValue(14)},
+			"b api_server_dispatch 13-14, b times 0 14 0 20"},
+		"no id":             {finish, map[string]plan.Value{slotID: gone, slotAborted: gone}, ""},
+		"by the controller": {controller, map[string]plan.Value{slotID: strValue("a"), dispatchName: timeValue(19)}, "a dpc_dispatch 19-20"},
 	} {
 		s := &scene{t: t, c: NewCaptures(1)}
 		for n, name := range []string{planDispatch, planFirst, planFinish} {

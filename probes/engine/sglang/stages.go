@@ -221,6 +221,7 @@ func (s *stager) loop(id string, l *life, was *moment, known func(timing) bool, 
 	case l.begun && !l.lapsed && results > 1: // the stamps between were not seen
 		l.round += int64(results)
 		l.loopFrom = 0
+		s.unseen(id)
 		return
 	case from != 0 && known(stampDecoded) && results == 1:
 	case from != 0, !l.begun && !l.retract, l.lapsed:
@@ -248,6 +249,12 @@ func (s *stager) loop(id string, l *life, was *moment, known func(timing) bool, 
 		}
 	})
 	l.round++
+}
+
+// unseen: rounds of decoding have passed without their stamps.
+func (s *stager) unseen(id string) {
+	s.mark = signal.Mark{At: s.at, Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkUnseen}
+	s.emit(&s.mark)
 }
 
 // schedule: set_last_scheduled_time. A request is in a batch that was launched.

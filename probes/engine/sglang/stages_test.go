@@ -244,6 +244,7 @@ a decode_forward 20-0
 a schedule at 23 decode 3 of 1
 a decode_loop 23-26 #0 by batch_launch
 a schedule at 28 decode 4 of 1
+a unseen at 36
 a complete at 35`},
 		"prefill of another between": {func(s *scene) {
 			s.prefill(13, 0, nil, arrived)

@@ -56,6 +56,7 @@ func TestTraced(t *testing.T) {
 	}
 	var all []seen
 	complete := map[string]int64{}
+	var unseen []string
 	for i := range run.Records {
 		err := c.Capture(&run.Records[i], func(s signal.Signal) {
 			switch s := s.(type) {
@@ -67,8 +68,12 @@ func TestTraced(t *testing.T) {
 				}
 				all = append(all, x)
 			case *signal.Mark:
-				if s.Name == signal.MarkComplete {
+				switch s.Name {
+				case signal.MarkComplete:
 					complete[s.ID] = int64(s.At)
+					return
+				case signal.MarkUnseen:
+					unseen = append(unseen, s.ID)
 					return
 				}
 				x := seen{traced{ID: s.ID, Event: s.Name, Start: int64(s.At), Mode: s.Mode}, s.Method}
@@ -132,8 +137,8 @@ func TestTraced(t *testing.T) {
 		}
 	}
 	// Nothing shows the last but one result of a request that does not stream.
-	if len(lost) != 1 || lost["r4n decode_loop"] != 2 {
-		t.Errorf("traced, and not found: %v", lost)
+	if len(lost) != 1 || lost["r4n decode_loop"] != 2 || len(unseen) != 1 || unseen[0] != "r4n" {
+		t.Errorf("traced, and not found: %v, said to be unseen: %v", lost, unseen)
 	}
 	if len(all) < 80 || len(own) < 80 {
 		t.Errorf("%d seen, %d traced", len(all), len(own))
