@@ -40,7 +40,7 @@ var sglangGauges = []struct {
 
 // sglangCounts compares what grew while the requests were sent. The documented time per
 // output token is not the engine's metric of that name, but made of what its spans say.
-func sglangCounts(t *testing.T, before, after, ours series, native []*otelTree) {
+func sglangCounts(t *testing.T, before, after, ours series, native []*otelTree, givenUp float64) {
 	t.Helper()
 	perToken, requests := 0.0, 0.0
 	for _, n := range native {
@@ -73,8 +73,15 @@ func sglangCounts(t *testing.T, before, after, ours series, native []*otelTree) 
 		compare(p.ours, ours.sum(p.ours), after.sum(p.theirs)-before.sum(p.theirs), p.time)
 	}
 	compare(semconv.MetricGenAIServerTimePerOutputToken, ours.sum(semconv.MetricGenAIServerTimePerOutputToken), perToken, true)
+	// Tokens of requests that were given up were used, too, though the engine does not
+	// count requests without an output.
 	for _, p := range [][2]string{{`usageType="input"`, "sglang:prompt_tokens_total"}, {`usageType="output"`, "sglang:generation_tokens_total"}} {
-		compare(semconv.MetricGenAILLMUsageTokens+" "+p[0], ours.sum(semconv.MetricGenAILLMUsageTokens, p[0]), after.sum(p[1])-before.sum(p[1]), false)
+		name := semconv.MetricGenAILLMUsageTokens + " " + p[0]
+		mine, theirs := ours.sum(semconv.MetricGenAILLMUsageTokens, p[0]), after.sum(p[1])-before.sum(p[1])
+		fmt.Fprintf(w, "%.6g\t%.6g\t%.3g\t  %s\n", mine, theirs, mine-theirs, name)
+		if mine < theirs || mine > theirs+givenUp*100 {
+			t.Errorf("%s is %v, the engine has %v, %v requests were given up", name, mine, theirs, givenUp)
+		}
 	}
 	fmt.Fprintf(w, "\t%v\t\t  intervals between tokens\n", after.sum("sglang:inter_token_latency_seconds_count")-before.sum("sglang:inter_token_latency_seconds_count"))
 	w.Flush()

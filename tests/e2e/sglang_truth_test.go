@@ -102,7 +102,13 @@ func sglangTruth(t *testing.T) map[string]int {
 	}
 	f.end("the engine's own spans")
 	sglangSums(t, log, got)
-	sglangCounts(t, before, after, ours, w.nativeTrees)
+	left := 0.0
+	for i := range log {
+		if log[i].LeftMono != 0 {
+			left++
+		}
+	}
+	sglangCounts(t, before, after, ours, w.nativeTrees, left)
 	return sglangShapes(spans)
 }
 
