@@ -54,13 +54,17 @@ func watchGPUs(ctx context.Context, e *target.Engine, o LiveOptions) *gpus {
 	if open == nil {
 		open = nvml.Open
 	}
+	var pids []int
+	for i := range e.Processes {
+		pids = append(pids, e.Processes[i].PID)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	g := &gpus{notes: make(chan *event.Record, maxNotes), stop: stop, ended: make(chan struct{})}
 	go func() {
 		defer close(g.ended)
-		err := g.watch(ctx, e, open, o.GPUInterval)
+		err := g.watch(ctx, pids, open, o.GPUInterval)
 		if err != nil && (o.GPUs != nil || nvml.Sign() || !absent(err)) {
-			g.probe(ctx, e, note.Probe{Detail: signal.DetailGPU, Reason: err.Error()})
+			g.probe(ctx, pids, note.Probe{Detail: signal.DetailGPU, Reason: err.Error()})
 		}
 	}()
 	return g
@@ -71,8 +75,8 @@ func absent(err error) bool {
 	return errors.Is(err, nvml.ErrNoLibrary) || errors.Is(err, nvml.ErrNoDriver) || errors.Is(err, nvml.ErrNoCgo)
 }
 
-// watch reads until ctx ends. The error is that nothing can be read.
-func (g *gpus) watch(ctx context.Context, e *target.Engine, open func() (nvml.Library, error), every time.Duration) error {
+// watch reads until ctx ends, for the processes of an engine. The error is that nothing can be read.
+func (g *gpus) watch(ctx context.Context, pids []int, open func() (nvml.Library, error), every time.Duration) error {
 	lib, err := open()
 	if err != nil {
 		return err
@@ -86,12 +90,12 @@ func (g *gpus) watch(ctx context.Context, e *target.Engine, open func() (nvml.Li
 	if err := r.Problem(); err != nil {
 		reason = err.Error()
 	}
-	g.probe(ctx, e, note.Probe{Detail: signal.DetailGPU, Active: true, Reason: reason})
+	g.probe(ctx, pids, note.Probe{Detail: signal.DetailGPU, Active: true, Reason: reason})
 	var events sync.WaitGroup
 	events.Go(func() { g.events(ctx, lib) })
 	defer events.Wait()
 	seen := g.facts(ctx, r.Refresh(), nil)
-	g.visible(ctx, e, seen, r.Problem())
+	g.visible(ctx, pids, seen, r.Problem())
 	t := time.NewTicker(every)
 	defer t.Stop()
 	next, slow := time.Now().Add(gpuFactsEvery), time.Time{}
@@ -155,15 +159,14 @@ func (g *gpus) events(ctx context.Context, lib nvml.Library) {
 	}
 }
 
-// visible sends which devices each process of the engine may use. problem says which
+// visible sends which devices each of the processes may use. problem says which
 // devices are not among facts.
-func (g *gpus) visible(ctx context.Context, e *target.Engine, facts []note.GPUDevice, problem error) {
+func (g *gpus) visible(ctx context.Context, pids []int, facts []note.GPUDevice, problem error) {
 	var all []nvml.Seen
 	for _, f := range facts {
 		all = append(all, nvml.Seen{UUID: f.UUID, Name: f.Name, Parent: f.Parent, Split: f.Parent == "" && f.MIG != nil && *f.MIG})
 	}
-	for i := range e.Processes {
-		pid := e.Processes[i].PID
+	for _, pid := range pids {
 		n := note.GPUVisible{}
 		ids, err := visibleTo(pid, all, problem)
 		if n.UUIDs = ids; err != nil {
@@ -196,8 +199,9 @@ func visibleTo(pid int, all []nvml.Seen, problem error) ([]string, error) {
 	return nvml.Visible(all, env, mine != its)
 }
 
-func (g *gpus) probe(ctx context.Context, e *target.Engine, n note.Probe) {
-	r, err := note.Put(note.KindProbe, uint32(e.Processes[0].PID), bpf.Monotonic(), n)
+// probe sends what became of reading GPUs. It is about the engine: any of its processes does.
+func (g *gpus) probe(ctx context.Context, pids []int, n note.Probe) {
+	r, err := note.Put(note.KindProbe, uint32(pids[0]), bpf.Monotonic(), n)
 	g.send(ctx, r, err)
 }
 
