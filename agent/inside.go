@@ -40,6 +40,9 @@ const configTries = 10
 // configAtOnce is how often it is read again at once, some milliseconds each.
 const configAtOnce = 3
 
+// requestTries is how often requests are read again at once that change meanwhile.
+const requestTries = 5
+
 // maxNotes bounds the notes that wait to be handed over.
 const maxNotes = 256
 
@@ -154,7 +157,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
-	p.requests(ctx, pid, pk.Requests)
+	looked := p.requests(ctx, pid, pk.Requests)
 	p.first.done(proc.PID)
 	// A core in a program sends no messages: its requests are seen only by looking.
 	look := make(<-chan time.Time)
@@ -177,6 +180,9 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 		case <-state.C:
 			w.tick(ctx)
 			config.again(ctx)
+			if !looked {
+				looked = p.requests(ctx, pid, pk.Requests)
+			}
 			s, err := pk.State()
 			if errors.Is(err, python.ErrGone) {
 				return
@@ -240,19 +246,27 @@ func outlines(read lookAt) lookAt {
 	}
 }
 
-// requests sends notes of requests.
-func (p *inside) requests(ctx context.Context, pid uint32, read lookAt) {
+// requests sends notes of requests. It reports false if they could not be read: a core
+// that adds many at once changes where they are faster than they can be read.
+func (p *inside) requests(ctx context.Context, pid uint32, read lookAt) bool {
 	reqs, at, err := read(bpf.Monotonic)
+	for range requestTries {
+		if err == nil || errors.Is(err, python.ErrGone) {
+			break
+		}
+		reqs, at, err = read(bpf.Monotonic)
+	}
 	if err != nil {
-		return
+		return false
 	}
 	records, err := note.PutRequests(pid, at, reqs)
 	if err != nil {
-		return
+		return false
 	}
 	for _, r := range records {
 		p.send(ctx)(r, nil)
 	}
+	return true
 }
 
 func text(err error) string {
