@@ -50,6 +50,21 @@ var layout = map[string][]struct {
 		{"flags", func(r *event.Record, v uint64) { r.Capture.Flags = uint16(v) }},
 		{"took", func(r *event.Record, v uint64) { r.Capture.Took = uint32(v) }},
 	},
+	"gpu_rec": {
+		{"object", func(r *event.Record, v uint64) { r.GPU.Object = v }},
+		{"entry", func(r *event.Record, v uint64) { r.GPU.Entry = v }},
+		{"recorded", func(r *event.Record, v uint64) { r.GPU.Recorded = v }},
+		{"first", func(r *event.Record, v uint64) { r.GPU.First = v }},
+		{"last", func(r *event.Record, v uint64) { r.GPU.Last = v }},
+		{"counts", nil}, // below
+		{"recorder", func(r *event.Record, v uint64) { r.GPU.Recorder = uint32(v) }},
+		{"result", func(r *event.Record, v uint64) { r.GPU.Result = uint32(v) }},
+		{"plan", func(r *event.Record, v uint64) { r.GPU.Plan = uint32(v) }},
+		{"epoch", func(r *event.Record, v uint64) { r.GPU.Epoch = uint32(v) }},
+		{"what", func(r *event.Record, v uint64) { r.GPU.What = event.GPUWhat(v) }},
+		{"flags", func(r *event.Record, v uint64) { r.GPU.Flags = uint16(v) }},
+		{"pad", nil},
+	},
 	"note_rec": {{"what", func(r *event.Record, v uint64) { r.Note = uint32(v) }}, {"pad", nil}},
 }
 
@@ -65,7 +80,7 @@ var headerLayout = []struct {
 var kinds = map[string]event.Kind{
 	"frame_rec": event.KindFrame, "http_rec": event.KindHTTP, "exit_rec": event.KindExit,
 	"loss_rec": event.KindLoss, "clock_rec": event.KindClock,
-	"capture_rec": event.KindCapture, "note_rec": event.KindNote,
+	"capture_rec": event.KindCapture, "note_rec": event.KindNote, "gpu_rec": event.KindGPU,
 }
 
 func cStruct(t *testing.T, types *btf.Spec, name string) *btf.Struct {
@@ -168,6 +183,29 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// TestGPUCounts: the counters of a GPU record, each in its place.
+func TestGPUCounts(t *testing.T) {
+	spec, err := loadTracer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := cStruct(t, spec.Types, "gpu_rec")
+	r := event.Record{Header: event.Header{Kind: event.KindGPU}}
+	for i := range r.GPU.Counts {
+		r.GPU.Counts[i] = uint64(1000 + i)
+	}
+	b := event.Append(nil, &r)
+	off, size := member(t, s, "counts")
+	if size != 8*len(r.GPU.Counts) {
+		t.Fatalf("gpu_rec has %d bytes of counters, package event encodes %d", size, 8*len(r.GPU.Counts))
+	}
+	for i := range r.GPU.Counts {
+		if got := uintAt(b, off+8*i, 8); got != r.GPU.Counts[i] {
+			t.Errorf("counter %d: %d, want %d", i, got, r.GPU.Counts[i])
+		}
+	}
+}
+
 // TestEnums compares the numbers of event.h with the constants of Go.
 func TestEnums(t *testing.T) {
 	spec, err := loadTracer()
@@ -177,7 +215,14 @@ func TestEnums(t *testing.T) {
 	want := map[string]map[string]uint64{
 		"record_kind": {"REC_FRAME": uint64(event.KindFrame), "REC_HTTP": uint64(event.KindHTTP), "REC_EXIT": uint64(event.KindExit),
 			"REC_LOSS": uint64(event.KindLoss), "REC_CLOCK": uint64(event.KindClock),
-			"REC_CAPTURE": uint64(event.KindCapture), "REC_NOTE": uint64(event.KindNote)},
+			"REC_CAPTURE": uint64(event.KindCapture), "REC_NOTE": uint64(event.KindNote), "REC_GPU": uint64(event.KindGPU)},
+		"gpu_what":  {"GPU_MARK": uint64(event.GPUMark), "GPU_SYNC_EVENT": uint64(event.GPUSyncEvent), "GPU_SYNC_STREAM": uint64(event.GPUSyncStream), "GPU_SYNC_CONTEXT": uint64(event.GPUSyncContext)},
+		"gpu_flags": {"GPU_LAUNCHES": event.GPULaunches, "GPU_SLEPT": event.GPUSlept},
+		"gpu_count": {"GPU_KERNELS": uint64(event.GPUKernels), "GPU_KERNELS_EX": uint64(event.GPUKernelsEx), "GPU_COOPERATIVE": uint64(event.GPUCooperative),
+			"GPU_GRAPHS": uint64(event.GPUGraphs), "GPU_GRAPHS_UNKNOWN": uint64(event.GPUGraphsUnknown), "GPU_GRAPH_KERNELS": uint64(event.GPUGraphKernels), "GPU_CAPTURED": uint64(event.GPUCaptured),
+			"GPU_COPIES_IN": uint64(event.GPUCopiesIn), "GPU_COPIES_OUT": uint64(event.GPUCopiesOut), "GPU_COPIES_DEVICE": uint64(event.GPUCopiesDevice), "GPU_COPIES_OTHER": uint64(event.GPUCopiesOther),
+			"GPU_BYTES_IN": uint64(event.GPUBytesIn), "GPU_BYTES_OUT": uint64(event.GPUBytesOut), "GPU_BYTES_DEVICE": uint64(event.GPUBytesDevice), "GPU_BYTES_OTHER": uint64(event.GPUBytesOther),
+			"GPU_RECORDS": uint64(event.GPURecords), "GPU_COUNTS": uint64(event.GPUCounts)},
 		"frame_dir":   {"FRAME_SEND": event.FrameSend, "FRAME_RECV": event.FrameRecv},
 		"frame_flags": {"FRAME_MORE": event.FrameMore, "FRAME_CUT": event.FrameCut, "FRAME_RECEIPT": event.FrameReceipt},
 		"http_dir":    {"HTTP_READ": event.HTTPRead, "HTTP_WRITE": event.HTTPWrite, "HTTP_CLOSE": event.HTTPClose},

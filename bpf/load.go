@@ -83,6 +83,7 @@ type Objects struct {
 	interpreters        map[int]*interpreter // by process
 	plans               map[uint32]bool      // places of plans in use
 	lastPlan, lastProbe uint32
+	lastEpoch           uint32 // of SetCUDA
 
 	reader *Reader
 	closed bool
@@ -397,9 +398,15 @@ func (o *Objects) programs() map[string]*ebpf.Program {
 	p := &o.objs.tracerPrograms
 	return map[string]*ebpf.Program{
 		"wire_send": p.WireSend, "wire_recv_enter": p.WireRecvEnter, "wire_recv_exit": p.WireRecvExit,
-		"py_hit":          p.PyHit,
-		"py_entry":        p.PyEntry,
-		"process_exit":    p.ProcessExit,
+		"py_hit":       p.PyHit,
+		"py_entry":     p.PyEntry,
+		"process_exit": p.ProcessExit,
+		"cuda_launch":  p.CudaLaunch, "cuda_launch_coop": p.CudaLaunchCoop, "cuda_launch_ex": p.CudaLaunchEx, "cuda_launch_graph": p.CudaLaunchGraph,
+		"cuda_copy_in": p.CudaCopyIn, "cuda_copy_out": p.CudaCopyOut, "cuda_copy_device": p.CudaCopyDevice, "cuda_copy_other": p.CudaCopyOther,
+		"cuda_event_record": p.CudaEventRecord,
+		"cuda_sync_event":   p.CudaSyncEvent, "cuda_sync_stream": p.CudaSyncStream, "cuda_sync_context": p.CudaSyncContext, "cuda_sync_exit": p.CudaSyncExit,
+		"cuda_capture_begin": p.CudaCaptureBegin, "cuda_capture_end": p.CudaCaptureEnd, "cuda_capture_ended": p.CudaCaptureEnded,
+		"cuda_instantiate": p.CudaInstantiate, "cuda_instantiated": p.CudaInstantiated,
 		"http_enter_read": p.HttpEnterRead, "http_exit_read": p.HttpExitRead,
 		"http_enter_readv": p.HttpEnterReadv, "http_exit_readv": p.HttpExitReadv,
 		"http_enter_recvfrom": p.HttpEnterRecvfrom, "http_exit_recvfrom": p.HttpExitRecvfrom,

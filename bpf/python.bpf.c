@@ -276,6 +276,7 @@ int BPF_KPROBE(py_hit)
 		if (py_run(s, room, watch->plans[i]))
 			break;
 	}
+	cuda_mark(s->rec.h.ts, s->rec.plan);
 	py_leave(s);
 	return 0;
 }

@@ -17,6 +17,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #include "wire.bpf.c"
 #include "http.bpf.c"
+#include "cuda.bpf.c"
 #include "python.bpf.c"
 
 /*
@@ -38,6 +39,7 @@ int process_exit(void *ctx)
 		return 0;
 	bpf_map_delete_elem(&recvs, &thread);
 	bpf_map_delete_elem(&calls, &thread);
+	bpf_map_delete_elem(&cuda_threads, &thread);
 	signal = BPF_CORE_READ(task, signal);
 	if (BPF_CORE_READ(signal, live.counter) > 0)
 		return 0;
@@ -70,6 +72,7 @@ const volatile struct {
 	struct clock_rec clock;
 	struct capture_rec capture;
 	struct note_rec note;
+	struct gpu_rec gpu;
 	enum record_kind kind;
 	enum frame_dir frame_dir;
 	enum frame_flags frame_flags;
@@ -84,4 +87,7 @@ const volatile struct {
 	enum py_op_code py_op_code;
 	enum py_items py_items;
 	enum py_skip py_skip;
+	enum gpu_what gpu_what;
+	enum gpu_flags gpu_flags;
+	enum gpu_count gpu_count;
 } layout_check = {};

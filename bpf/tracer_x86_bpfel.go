@@ -39,6 +39,50 @@ type tracerConn struct {
 	Spoken      uint8
 }
 
+type tracerCudaGraph struct {
+	_       structs.HostLayout
+	Kernels uint64
+	Epoch   uint32
+	Whole   uint32
+}
+
+type tracerCudaKey struct {
+	_      structs.HostLayout
+	Handle uint64
+	Tgid   uint32
+	Pad    uint32
+}
+
+type tracerCudaProcess struct {
+	_     structs.HostLayout
+	Epoch uint32
+	Flags uint32
+}
+
+type tracerCudaRecord struct {
+	_   structs.HostLayout
+	At  uint64
+	Tid uint32
+	Pad uint32
+}
+
+type tracerCudaThread struct {
+	_      structs.HostLayout
+	Counts [16]uint64
+	First  uint64
+	Last   uint64
+	Call   struct {
+		_        structs.HostLayout
+		Object   uint64
+		Entry    uint64
+		Out      uint64
+		Recorded uint64
+		Switches uint64
+		Recorder uint32
+		What     uint32
+	}
+}
+
 type tracerPartKey struct {
 	_    structs.HostLayout
 	Sock uint64
@@ -319,6 +363,11 @@ type tracerTarget struct {
 const (
 	tracerMapCalls              = "calls"
 	tracerMapConns              = "conns"
+	tracerMapCudaCaptures       = "cuda_captures"
+	tracerMapCudaEvents         = "cuda_events"
+	tracerMapCudaGraphs         = "cuda_graphs"
+	tracerMapCudaProcesses      = "cuda_processes"
+	tracerMapCudaThreads        = "cuda_threads"
 	tracerMapEmptyTail          = "empty_tail"
 	tracerMapLosses             = "losses"
 	tracerMapParts              = "parts"
@@ -333,6 +382,24 @@ const (
 	tracerMapRing               = "ring"
 	tracerMapTails              = "tails"
 	tracerMapTargets            = "targets"
+	tracerProgCudaCaptureBegin  = "cuda_capture_begin"
+	tracerProgCudaCaptureEnd    = "cuda_capture_end"
+	tracerProgCudaCaptureEnded  = "cuda_capture_ended"
+	tracerProgCudaCopyDevice    = "cuda_copy_device"
+	tracerProgCudaCopyIn        = "cuda_copy_in"
+	tracerProgCudaCopyOther     = "cuda_copy_other"
+	tracerProgCudaCopyOut       = "cuda_copy_out"
+	tracerProgCudaEventRecord   = "cuda_event_record"
+	tracerProgCudaInstantiate   = "cuda_instantiate"
+	tracerProgCudaInstantiated  = "cuda_instantiated"
+	tracerProgCudaLaunch        = "cuda_launch"
+	tracerProgCudaLaunchCoop    = "cuda_launch_coop"
+	tracerProgCudaLaunchEx      = "cuda_launch_ex"
+	tracerProgCudaLaunchGraph   = "cuda_launch_graph"
+	tracerProgCudaSyncContext   = "cuda_sync_context"
+	tracerProgCudaSyncEvent     = "cuda_sync_event"
+	tracerProgCudaSyncExit      = "cuda_sync_exit"
+	tracerProgCudaSyncStream    = "cuda_sync_stream"
 	tracerProgHttpEnterClose    = "http_enter_close"
 	tracerProgHttpEnterRead     = "http_enter_read"
 	tracerProgHttpEnterReadv    = "http_enter_readv"
@@ -406,6 +473,24 @@ type tracerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerProgramSpecs struct {
+	CudaCaptureBegin  *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
+	CudaCaptureEnd    *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
+	CudaCaptureEnded  *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
+	CudaCopyDevice    *ebpf.ProgramSpec `ebpf:"cuda_copy_device"`
+	CudaCopyIn        *ebpf.ProgramSpec `ebpf:"cuda_copy_in"`
+	CudaCopyOther     *ebpf.ProgramSpec `ebpf:"cuda_copy_other"`
+	CudaCopyOut       *ebpf.ProgramSpec `ebpf:"cuda_copy_out"`
+	CudaEventRecord   *ebpf.ProgramSpec `ebpf:"cuda_event_record"`
+	CudaInstantiate   *ebpf.ProgramSpec `ebpf:"cuda_instantiate"`
+	CudaInstantiated  *ebpf.ProgramSpec `ebpf:"cuda_instantiated"`
+	CudaLaunch        *ebpf.ProgramSpec `ebpf:"cuda_launch"`
+	CudaLaunchCoop    *ebpf.ProgramSpec `ebpf:"cuda_launch_coop"`
+	CudaLaunchEx      *ebpf.ProgramSpec `ebpf:"cuda_launch_ex"`
+	CudaLaunchGraph   *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
+	CudaSyncContext   *ebpf.ProgramSpec `ebpf:"cuda_sync_context"`
+	CudaSyncEvent     *ebpf.ProgramSpec `ebpf:"cuda_sync_event"`
+	CudaSyncExit      *ebpf.ProgramSpec `ebpf:"cuda_sync_exit"`
+	CudaSyncStream    *ebpf.ProgramSpec `ebpf:"cuda_sync_stream"`
 	HttpEnterClose    *ebpf.ProgramSpec `ebpf:"http_enter_close"`
 	HttpEnterRead     *ebpf.ProgramSpec `ebpf:"http_enter_read"`
 	HttpEnterReadv    *ebpf.ProgramSpec `ebpf:"http_enter_readv"`
@@ -437,22 +522,27 @@ type tracerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerMapSpecs struct {
-	Calls       *ebpf.MapSpec `ebpf:"calls"`
-	Conns       *ebpf.MapSpec `ebpf:"conns"`
-	EmptyTail   *ebpf.MapSpec `ebpf:"empty_tail"`
-	Losses      *ebpf.MapSpec `ebpf:"losses"`
-	Parts       *ebpf.MapSpec `ebpf:"parts"`
-	PyCalls     *ebpf.MapSpec `ebpf:"py_calls"`
-	PyHits      *ebpf.MapSpec `ebpf:"py_hits"`
-	PyPlans     *ebpf.MapSpec `ebpf:"py_plans"`
-	PyProbes    *ebpf.MapSpec `ebpf:"py_probes"`
-	PyProcesses *ebpf.MapSpec `ebpf:"py_processes"`
-	PyStates    *ebpf.MapSpec `ebpf:"py_states"`
-	PyWatches   *ebpf.MapSpec `ebpf:"py_watches"`
-	Recvs       *ebpf.MapSpec `ebpf:"recvs"`
-	Ring        *ebpf.MapSpec `ebpf:"ring"`
-	Tails       *ebpf.MapSpec `ebpf:"tails"`
-	Targets     *ebpf.MapSpec `ebpf:"targets"`
+	Calls         *ebpf.MapSpec `ebpf:"calls"`
+	Conns         *ebpf.MapSpec `ebpf:"conns"`
+	CudaCaptures  *ebpf.MapSpec `ebpf:"cuda_captures"`
+	CudaEvents    *ebpf.MapSpec `ebpf:"cuda_events"`
+	CudaGraphs    *ebpf.MapSpec `ebpf:"cuda_graphs"`
+	CudaProcesses *ebpf.MapSpec `ebpf:"cuda_processes"`
+	CudaThreads   *ebpf.MapSpec `ebpf:"cuda_threads"`
+	EmptyTail     *ebpf.MapSpec `ebpf:"empty_tail"`
+	Losses        *ebpf.MapSpec `ebpf:"losses"`
+	Parts         *ebpf.MapSpec `ebpf:"parts"`
+	PyCalls       *ebpf.MapSpec `ebpf:"py_calls"`
+	PyHits        *ebpf.MapSpec `ebpf:"py_hits"`
+	PyPlans       *ebpf.MapSpec `ebpf:"py_plans"`
+	PyProbes      *ebpf.MapSpec `ebpf:"py_probes"`
+	PyProcesses   *ebpf.MapSpec `ebpf:"py_processes"`
+	PyStates      *ebpf.MapSpec `ebpf:"py_states"`
+	PyWatches     *ebpf.MapSpec `ebpf:"py_watches"`
+	Recvs         *ebpf.MapSpec `ebpf:"recvs"`
+	Ring          *ebpf.MapSpec `ebpf:"ring"`
+	Tails         *ebpf.MapSpec `ebpf:"tails"`
+	Targets       *ebpf.MapSpec `ebpf:"targets"`
 }
 
 // tracerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -485,28 +575,38 @@ func (o *tracerObjects) Close() error {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerMaps struct {
-	Calls       *ebpf.Map `ebpf:"calls"`
-	Conns       *ebpf.Map `ebpf:"conns"`
-	EmptyTail   *ebpf.Map `ebpf:"empty_tail"`
-	Losses      *ebpf.Map `ebpf:"losses"`
-	Parts       *ebpf.Map `ebpf:"parts"`
-	PyCalls     *ebpf.Map `ebpf:"py_calls"`
-	PyHits      *ebpf.Map `ebpf:"py_hits"`
-	PyPlans     *ebpf.Map `ebpf:"py_plans"`
-	PyProbes    *ebpf.Map `ebpf:"py_probes"`
-	PyProcesses *ebpf.Map `ebpf:"py_processes"`
-	PyStates    *ebpf.Map `ebpf:"py_states"`
-	PyWatches   *ebpf.Map `ebpf:"py_watches"`
-	Recvs       *ebpf.Map `ebpf:"recvs"`
-	Ring        *ebpf.Map `ebpf:"ring"`
-	Tails       *ebpf.Map `ebpf:"tails"`
-	Targets     *ebpf.Map `ebpf:"targets"`
+	Calls         *ebpf.Map `ebpf:"calls"`
+	Conns         *ebpf.Map `ebpf:"conns"`
+	CudaCaptures  *ebpf.Map `ebpf:"cuda_captures"`
+	CudaEvents    *ebpf.Map `ebpf:"cuda_events"`
+	CudaGraphs    *ebpf.Map `ebpf:"cuda_graphs"`
+	CudaProcesses *ebpf.Map `ebpf:"cuda_processes"`
+	CudaThreads   *ebpf.Map `ebpf:"cuda_threads"`
+	EmptyTail     *ebpf.Map `ebpf:"empty_tail"`
+	Losses        *ebpf.Map `ebpf:"losses"`
+	Parts         *ebpf.Map `ebpf:"parts"`
+	PyCalls       *ebpf.Map `ebpf:"py_calls"`
+	PyHits        *ebpf.Map `ebpf:"py_hits"`
+	PyPlans       *ebpf.Map `ebpf:"py_plans"`
+	PyProbes      *ebpf.Map `ebpf:"py_probes"`
+	PyProcesses   *ebpf.Map `ebpf:"py_processes"`
+	PyStates      *ebpf.Map `ebpf:"py_states"`
+	PyWatches     *ebpf.Map `ebpf:"py_watches"`
+	Recvs         *ebpf.Map `ebpf:"recvs"`
+	Ring          *ebpf.Map `ebpf:"ring"`
+	Tails         *ebpf.Map `ebpf:"tails"`
+	Targets       *ebpf.Map `ebpf:"targets"`
 }
 
 func (m *tracerMaps) Close() error {
 	return _TracerClose(
 		m.Calls,
 		m.Conns,
+		m.CudaCaptures,
+		m.CudaEvents,
+		m.CudaGraphs,
+		m.CudaProcesses,
+		m.CudaThreads,
 		m.EmptyTail,
 		m.Losses,
 		m.Parts,
@@ -538,6 +638,24 @@ type tracerVariables struct {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerPrograms struct {
+	CudaCaptureBegin  *ebpf.Program `ebpf:"cuda_capture_begin"`
+	CudaCaptureEnd    *ebpf.Program `ebpf:"cuda_capture_end"`
+	CudaCaptureEnded  *ebpf.Program `ebpf:"cuda_capture_ended"`
+	CudaCopyDevice    *ebpf.Program `ebpf:"cuda_copy_device"`
+	CudaCopyIn        *ebpf.Program `ebpf:"cuda_copy_in"`
+	CudaCopyOther     *ebpf.Program `ebpf:"cuda_copy_other"`
+	CudaCopyOut       *ebpf.Program `ebpf:"cuda_copy_out"`
+	CudaEventRecord   *ebpf.Program `ebpf:"cuda_event_record"`
+	CudaInstantiate   *ebpf.Program `ebpf:"cuda_instantiate"`
+	CudaInstantiated  *ebpf.Program `ebpf:"cuda_instantiated"`
+	CudaLaunch        *ebpf.Program `ebpf:"cuda_launch"`
+	CudaLaunchCoop    *ebpf.Program `ebpf:"cuda_launch_coop"`
+	CudaLaunchEx      *ebpf.Program `ebpf:"cuda_launch_ex"`
+	CudaLaunchGraph   *ebpf.Program `ebpf:"cuda_launch_graph"`
+	CudaSyncContext   *ebpf.Program `ebpf:"cuda_sync_context"`
+	CudaSyncEvent     *ebpf.Program `ebpf:"cuda_sync_event"`
+	CudaSyncExit      *ebpf.Program `ebpf:"cuda_sync_exit"`
+	CudaSyncStream    *ebpf.Program `ebpf:"cuda_sync_stream"`
 	HttpEnterClose    *ebpf.Program `ebpf:"http_enter_close"`
 	HttpEnterRead     *ebpf.Program `ebpf:"http_enter_read"`
 	HttpEnterReadv    *ebpf.Program `ebpf:"http_enter_readv"`
@@ -567,6 +685,24 @@ type tracerPrograms struct {
 
 func (p *tracerPrograms) Close() error {
 	return _TracerClose(
+		p.CudaCaptureBegin,
+		p.CudaCaptureEnd,
+		p.CudaCaptureEnded,
+		p.CudaCopyDevice,
+		p.CudaCopyIn,
+		p.CudaCopyOther,
+		p.CudaCopyOut,
+		p.CudaEventRecord,
+		p.CudaInstantiate,
+		p.CudaInstantiated,
+		p.CudaLaunch,
+		p.CudaLaunchCoop,
+		p.CudaLaunchEx,
+		p.CudaLaunchGraph,
+		p.CudaSyncContext,
+		p.CudaSyncEvent,
+		p.CudaSyncExit,
+		p.CudaSyncStream,
 		p.HttpEnterClose,
 		p.HttpEnterRead,
 		p.HttpEnterReadv,

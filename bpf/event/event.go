@@ -23,6 +23,7 @@ const (
 	KindClock   Kind = 5 // wall clock against monotonic clock, made by the agent
 	KindCapture Kind = 6 // values read from Python objects at a probe
 	KindNote    Kind = 7 // what else a replay has to know, made by the agent
+	KindGPU     Kind = 8 // what a thread had its GPU do, at a point in time
 )
 
 func (k Kind) String() string {
@@ -41,6 +42,8 @@ func (k Kind) String() string {
 		return "capture"
 	case KindNote:
 		return "note"
+	case KindGPU:
+		return "gpu"
 	}
 	return fmt.Sprintf("kind(%d)", uint32(k))
 }
@@ -164,7 +167,8 @@ type Record struct {
 	Code    uint32              // KindExit: wait status
 	Lost    [LossReasons]uint64 // KindLoss: totals since attach
 	Wall    uint64              // KindClock: CLOCK_REALTIME at Time, ns since the epoch
-	Note    uint32              // KindNote: what the JSON in Data is, a number of package note
+	GPU     GPU
+	Note    uint32 // KindNote: what the JSON in Data is, a number of package note
 	Data    []byte
 }
 
@@ -178,6 +182,7 @@ const (
 	clockSize   = headerSize + 8
 	captureSize = headerSize + 32
 	noteSize    = headerSize + 8
+	gpuSize     = headerSize + 64 + 8*int(GPUCounts)
 )
 
 // MaxData is the largest payload of one record: BPF copies at most this much at a time.
@@ -221,6 +226,8 @@ func Decode(b []byte, r *Record) error {
 		r.Capture = Capture{Code: le.Uint64(p), ThreadState: le.Uint64(p[8:]), Plan: le.Uint32(p[16:]), Probe: le.Uint32(p[20:]), Values: le.Uint16(p[24:]), Flags: le.Uint16(p[26:]), Took: le.Uint32(p[28:])}
 	case KindNote:
 		r.Note = le.Uint32(p)
+	case KindGPU:
+		r.GPU.decode(p)
 	}
 	r.Data = b[size : size+int(n) : size+int(n)]
 	return nil
@@ -275,6 +282,8 @@ func Append(dst []byte, r *Record) []byte {
 	case KindNote:
 		dst = le.AppendUint32(dst, r.Note)
 		dst = le.AppendUint32(dst, 0)
+	case KindGPU:
+		dst = r.GPU.append(dst)
 	}
 	return append(dst, r.Data...)
 }
@@ -295,6 +304,8 @@ func (k Kind) size() int {
 		return captureSize
 	case KindNote:
 		return noteSize
+	case KindGPU:
+		return gpuSize
 	}
 	return 0
 }

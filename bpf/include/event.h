@@ -16,6 +16,7 @@ enum record_kind {
 	REC_CLOCK = 5,   /* made by the agent: CLOCK_REALTIME against CLOCK_MONOTONIC */
 	REC_CAPTURE = 6, /* values read from Python objects at a probe */
 	REC_NOTE = 7,    /* made by the agent: what else a replay has to know */
+	REC_GPU = 8,     /* what a thread had its GPU do, at a point in time */
 };
 
 struct rec_header {
@@ -162,5 +163,60 @@ enum capture_missing {
 struct note_rec {
 	struct rec_header h;
 	__u32 what; /* numbers of the agent's own */
+	__u32 pad;
+};
+
+enum gpu_what {
+	GPU_MARK = 1,       /* at a capture on the thread, with the capture's h.ts */
+	GPU_SYNC_EVENT = 2, /* cuEventSynchronize returned; h.ts is when */
+	GPU_SYNC_STREAM = 3,
+	GPU_SYNC_CONTEXT = 4,
+};
+
+enum gpu_flags {
+	GPU_LAUNCHES = 1, /* launches of kernels and copies are counted, not only graphs */
+	GPU_SLEPT = 2,    /* of a synchronise: the thread gave up its CPU in it */
+};
+
+/* Counters of a thread since it was first seen. They only grow: a lost record
+ * does not make the next difference wrong, only longer. */
+enum gpu_count {
+	GPU_KERNELS = 0,        /* cuLaunchKernel */
+	GPU_KERNELS_EX = 1,     /* cuLaunchKernelEx */
+	GPU_COOPERATIVE = 2,    /* cuLaunchCooperativeKernel */
+	GPU_GRAPHS = 3,         /* cuGraphLaunch */
+	GPU_GRAPHS_UNKNOWN = 4, /* those of graphs whose nodes are not known */
+	GPU_GRAPH_KERNELS = 5,  /* kernels in the others */
+	GPU_CAPTURED = 6,       /* launches and copies that became nodes of a graph, not executions */
+	GPU_COPIES_IN = 7,      /* host to device */
+	GPU_COPIES_OUT = 8,     /* device to host */
+	GPU_COPIES_DEVICE = 9,  /* within devices */
+	GPU_COPIES_OTHER = 10,  /* direction not told by the call */
+	GPU_BYTES_IN = 11,
+	GPU_BYTES_OUT = 12,
+	GPU_BYTES_DEVICE = 13,
+	GPU_BYTES_OTHER = 14,
+	GPU_RECORDS = 15, /* events recorded */
+	GPU_COUNTS = 16,
+};
+
+/*
+ * first and last are the times of the first and the latest launch (of those that
+ * are counted) since the thread's last GPU_MARK, 0 if there was none.
+ */
+struct gpu_rec {
+	struct rec_header h;
+	__u64 object;   /* synchronise: handle of the event or stream */
+	__u64 entry;    /* synchronise: when it was called */
+	__u64 recorded; /* synchronise: when the event was last recorded before that, 0 if not seen */
+	__u64 first;
+	__u64 last;
+	__u64 counts[GPU_COUNTS];
+	__u32 recorder; /* synchronise: the thread that recorded the event, with recorded */
+	__u32 result;   /* synchronise: CUresult, 0 if done */
+	__u32 plan;     /* mark: plan of the capture */
+	__u32 epoch;    /* differences are of one epoch: what is counted changed in between */
+	__u16 what;     /* enum gpu_what */
+	__u16 flags;    /* enum gpu_flags */
 	__u32 pad;
 };

@@ -146,6 +146,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct files_struct *files;
 	struct signal_struct *signal;
+	unsigned long nvcsw;
 };
 
 struct sock_common {

@@ -284,7 +284,7 @@ func (a *Process) attachProbe(probe Probe, p *target.Process, libs libraries) (o
 	lib := libs[where.MapFile]
 	if lib == nil {
 		var err error
-		if lib, err = openLibrary(where); err != nil {
+		if lib, err = OpenLibrary(where); err != nil {
 			return fail(err)
 		}
 		libs[where.MapFile] = lib
@@ -293,22 +293,9 @@ func (a *Process) attachProbe(probe Probe, p *target.Process, libs libraries) (o
 	if prog == nil {
 		return fail(fmt.Errorf("no BPF program %s", probe.Program))
 	}
-	offsets, means, err := lib.points(probe, p)
+	links, means, err := lib.Attach(prog, probe.Symbol, probe.Where, p)
 	if err != nil {
 		return fail(err)
-	}
-	var links []io.Closer
-	for _, off := range offsets {
-		opts := &link.UprobeOptions{Address: off, PID: p.PID}
-		put := lib.exe.Uprobe
-		if means == "uretprobe" {
-			put = lib.exe.Uretprobe
-		}
-		l, err := put(probe.Symbol, prog, opts)
-		if err != nil {
-			return fail(errors.Join(append([]error{explain(err)}, bpf.CloseAll(links)...)...))
-		}
-		links = append(links, l)
 	}
 	o.Attached, o.Points, o.Means = true, len(links), means
 	return o, links
@@ -325,47 +312,76 @@ func explain(err error) error {
 }
 
 // libraries are open libraries of a process by the file mapped.
-type libraries map[string]*library
+type libraries map[string]*Library
 
 func (l libraries) close() {
 	for _, lib := range l {
-		lib.close()
+		_ = lib.Close()
 	}
 }
 
-// library is an open library of a process.
-type library struct {
+// Library is an open library of a process. Close must be called.
+type Library struct {
 	file *os.File
 	elf  *elf.File
 	exe  *link.Executable
 }
 
-func openLibrary(where *target.Library) (*library, error) {
+// OpenLibrary opens a library by the file mapped. The error wraps elf.ErrFormat if
+// that is none.
+func OpenLibrary(where *target.Library) (*Library, error) {
 	f, err := os.Open(where.MapFile)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", where.Path, err)
 	}
-	l := &library{file: f}
+	l := &Library{file: f}
 	if l.elf, err = elf.New(f); err == nil {
 		// By the descriptor: the path is gone when the process is.
 		l.exe, err = link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	}
 	if err != nil {
-		l.close()
+		_ = l.Close()
 		return nil, fmt.Errorf("reading %s: %w", where.Path, err)
 	}
 	return l, nil
 }
 
-func (l *library) close() { _ = l.file.Close() }
+// Close closes the file; what was attached stays.
+func (l *Library) Close() error { return l.file.Close() }
 
-// points returns the offsets in the file to probe, and by which means.
-func (l *library) points(probe Probe, p *target.Process) ([]uint64, string, error) {
-	fn, err := l.elf.Func(probe.Symbol)
+// Func finds a function by its name. The error wraps elf.ErrNoSymbol or elf.ErrFormat.
+func (l *Library) Func(symbol string) (elf.Func, error) { return l.elf.Func(symbol) }
+
+// Attach has a program run at a function in the process p, or at all its returns, by
+// means of "uprobe" or "uretprobe". On an error nothing is left attached. It wraps
+// ErrExited, bpf.ErrPermission, elf.ErrNoSymbol or elf.ErrFormat if that is the cause.
+func (l *Library) Attach(prog *ebpf.Program, symbol string, where Where, p *target.Process) (links []io.Closer, means string, err error) {
+	offsets, means, err := l.points(symbol, where, p)
 	if err != nil {
 		return nil, "", err
 	}
-	if probe.Where == Entry {
+	for _, off := range offsets {
+		opts := &link.UprobeOptions{Address: off, PID: p.PID}
+		put := l.exe.Uprobe
+		if means == "uretprobe" {
+			put = l.exe.Uretprobe
+		}
+		one, err := put(symbol, prog, opts)
+		if err != nil {
+			return nil, "", errors.Join(append([]error{explain(err)}, bpf.CloseAll(links)...)...)
+		}
+		links = append(links, one)
+	}
+	return links, means, nil
+}
+
+// points returns the offsets in the file to probe, and by which means.
+func (l *Library) points(symbol string, where Where, p *target.Process) ([]uint64, string, error) {
+	fn, err := l.elf.Func(symbol)
+	if err != nil {
+		return nil, "", err
+	}
+	if where == Entry {
 		return []uint64{fn.Offset}, "uprobe", nil
 	}
 	exits, err := l.elf.Exits(fn)
@@ -377,7 +393,7 @@ func (l *library) points(probe Probe, p *target.Process) ([]uint64, string, erro
 		why = err.Error()
 	}
 	if p.Seccomp && uretprobeKills() {
-		return nil, "", fmt.Errorf("the ends of %s are unclear (%s), and on this kernel a uretprobe would kill a process under seccomp", probe.Symbol, why)
+		return nil, "", fmt.Errorf("the ends of %s are unclear (%s), and on this kernel a uretprobe would kill a process under seccomp", symbol, why)
 	}
 	return []uint64{fn.Offset}, "uretprobe", nil
 }

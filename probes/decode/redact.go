@@ -74,7 +74,7 @@ func (d *Redactor) Record(r *event.Record, emit func(*event.Record)) {
 		if b := withoutPaths(r); b != nil {
 			emit(b)
 		}
-	case event.KindClock, event.KindLoss, event.KindCapture:
+	case event.KindClock, event.KindLoss, event.KindCapture, event.KindGPU:
 		// Captures have request ids, counts and times: what frames keep, too.
 		emit(r)
 	}

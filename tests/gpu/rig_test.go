@@ -12,7 +12,7 @@ import (
 )
 
 // rigDir returns where the rig was built, and skips the test, with the reason, where it is not.
-func rigDir(t *testing.T) string {
+func rigDir(t testing.TB) string {
 	t.Helper()
 	if os.Getenv("INFERSPAN_GPU") != "1" {
 		t.Skip("INFERSPAN_GPU=1 is not set: this test needs the fake GPU, which is built with NVIDIA's headers")
@@ -55,8 +55,18 @@ const loops = 20
 // calls runs apps/calls.c on the rig and returns the log.
 func calls(t *testing.T, env ...string) []operation {
 	t.Helper()
-	rig, dir := rigDir(t), t.TempDir()
-	app, log := filepath.Join(dir, "calls"), filepath.Join(dir, "log")
+	log := filepath.Join(t.TempDir(), "log")
+	run := callsCommand(t, log, env...)
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("running calls: %v\n%s", err, out)
+	}
+	return operations(t, log)
+}
+
+// callsCommand builds apps/calls.c and makes the command that runs it on the rig.
+func callsCommand(t testing.TB, log string, env ...string) *exec.Cmd {
+	t.Helper()
+	rig, app := rigDir(t), filepath.Join(t.TempDir(), "calls")
 	lib := filepath.Join(rig, "lib")
 	build := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"),
 		"-o", app, "rig/apps/calls.c", filepath.Join(lib, "libcudart.so.13"))
@@ -66,9 +76,12 @@ func calls(t *testing.T, env ...string) []operation {
 	run := exec.Command(app, fmt.Sprint(loops))
 	run.Env = append(os.Environ(), "LD_LIBRARY_PATH="+lib, "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=20000", "FAKE_CUDA_KERNEL_MAP=attention=300000")
 	run.Env = append(run.Env, env...)
-	if out, err := run.CombinedOutput(); err != nil {
-		t.Fatalf("running calls: %v\n%s", err, out)
-	}
+	return run
+}
+
+// operations reads the log.
+func operations(t testing.TB, log string) []operation {
+	t.Helper()
 	b, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,9 @@
  * A program that nvcc might have made: kernels registered at start, launches, events,
  * copies, a captured graph. What it does is the truth for tests of the rig and of probes.
  *
- * usage: calls LOOPS
+ * usage: calls LOOPS [wait]
+ *
+ * With wait it says "ready" when the driver is loaded and goes on at a line of input.
  *
  * Each loop: attention<<<(3,2,1), 128>>> and gemm on a stream, an event that a second
  * stream waits for before a memset, a wait for the event. Then LOOPS launches of a graph of
@@ -80,6 +82,12 @@ int main(int argc, char **argv)
 
 	register_kernels();
 	CHECK(cudaSetDevice(0));
+	CHECK(cudaFree(NULL));
+	if (argc > 2) {
+		puts("ready");
+		fflush(stdout);
+		getchar();
+	}
 	CHECK(cudaMalloc(&device, sizeof host));
 	CHECK(cudaMalloc(&scratch, sizeof host));
 	CHECK(cudaStreamCreate(&s));

@@ -1,0 +1,74 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"inferspan/bpf/event"
+)
+
+// Programs for functions of the CUDA driver. Those of a return are for all of a kind.
+const (
+	ProgCUDALaunch       Program = "cuda_launch"
+	ProgCUDALaunchCoop   Program = "cuda_launch_coop"
+	ProgCUDALaunchEx     Program = "cuda_launch_ex"
+	ProgCUDALaunchGraph  Program = "cuda_launch_graph"
+	ProgCUDACopyIn       Program = "cuda_copy_in"
+	ProgCUDACopyOut      Program = "cuda_copy_out"
+	ProgCUDACopyDevice   Program = "cuda_copy_device"
+	ProgCUDACopyOther    Program = "cuda_copy_other"
+	ProgCUDAEventRecord  Program = "cuda_event_record"
+	ProgCUDASyncEvent    Program = "cuda_sync_event"
+	ProgCUDASyncStream   Program = "cuda_sync_stream"
+	ProgCUDASyncContext  Program = "cuda_sync_context"
+	ProgCUDASyncExit     Program = "cuda_sync_exit"
+	ProgCUDACaptureBegin Program = "cuda_capture_begin"
+	ProgCUDACaptureEnd   Program = "cuda_capture_end"
+	ProgCUDACaptureEnded Program = "cuda_capture_ended"
+	ProgCUDAInstantiate  Program = "cuda_instantiate"
+	ProgCUDAInstantiated Program = "cuda_instantiated"
+)
+
+// SetCUDA has what a process does with its GPU sent: at its captures, and when it
+// waited for the GPU. It is to be called when the probes are in place; launches says
+// that those on kernels and copies are. Differences between records are right from
+// one call to the next: each begins a new epoch. ErrFull if there are too many
+// processes.
+func (o *Objects) SetCUDA(pid int, launches bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return os.ErrClosed
+	}
+	o.lastEpoch++
+	p := tracerCudaProcess{Epoch: o.lastEpoch}
+	if launches {
+		p.Flags = event.GPULaunches
+	}
+	err := o.objs.CudaProcesses.Put(uint32(pid), p)
+	if errors.Is(err, unix.E2BIG) {
+		err = fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	if err != nil {
+		return fmt.Errorf("watching the GPU work of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// RemoveCUDA ends SetCUDA; to be called before the probes are taken out. An unknown
+// pid is no error.
+func (o *Objects) RemoveCUDA(pid int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	if err := o.objs.CudaProcesses.Delete(uint32(pid)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forgetting the GPU work of process %d: %w", pid, err)
+	}
+	return nil
+}

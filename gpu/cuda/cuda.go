@@ -1,0 +1,170 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"inferspan/bpf"
+	"inferspan/probes/attach"
+	"inferspan/probes/elf"
+	"inferspan/probes/procfs"
+	"inferspan/probes/target"
+)
+
+// ErrNoDriver is wrapped when a process does not map the CUDA driver, or not yet.
+var ErrNoDriver = errors.New("the process does not map the CUDA driver (libcuda.so)")
+
+// Tracer is the part of bpf.Objects that is needed.
+type Tracer interface {
+	Program(bpf.Program) *ebpf.Program
+	SetCUDA(pid int, launches bool) error
+	RemoveCUDA(pid int) error
+}
+
+// Status tells of one function of the table.
+type Status struct {
+	Symbol string
+	Where  attach.Where
+	Points int    // instructions probed; 0: not attached
+	Means  string // "uprobe", "uretprobe"
+	Reason string // why not attached
+}
+
+// Probes are those in one process. Methods may be called from several goroutines.
+type Probes struct {
+	pid    int
+	tracer Tracer
+	report []Status
+
+	mu    sync.Mutex
+	links []io.Closer
+	done  bool
+}
+
+// Driver finds the driver in a process. The error wraps ErrNoDriver, or
+// procfs.ErrGone if the process is gone.
+func Driver(pid int) (*target.Library, error) {
+	fs := procfs.FS{}
+	maps, err := fs.Maps(pid)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range maps {
+		// libcuda.so.1, or the file that it links to: libcuda.so.580.65.06
+		if !m.Exec() || !strings.HasPrefix(path.Base(m.Path), "libcuda.so") {
+			continue
+		}
+		f, by, err := fs.OpenMapped(pid, m)
+		if err != nil {
+			return nil, err
+		}
+		f.Close()
+		return &target.Library{Path: m.Path, MapFile: by, Dev: m.Dev, Ino: m.Ino}, nil
+	}
+	return nil, fmt.Errorf("process %d: %w", pid, ErrNoDriver)
+}
+
+// Attach puts the probes of a mode into process p, in which other programs that map
+// the same driver have no part. The error wraps ErrNoDriver, attach.ErrExited,
+// bpf.ErrPermission, or says which required function failed and why; nothing is left
+// attached then.
+func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
+	if !slices.Contains(Modes, mode) || mode == Off {
+		return nil, fmt.Errorf("attaching to the CUDA driver: mode %q", mode)
+	}
+	where, err := Driver(p.PID)
+	if err != nil {
+		return nil, fmt.Errorf("attaching to the CUDA driver: %w", err)
+	}
+	lib, err := attach.OpenLibrary(where)
+	if err != nil {
+		return nil, fmt.Errorf("attaching to the CUDA driver: %w", err)
+	}
+	defer lib.Close()
+	a := &Probes{pid: p.PID, tracer: t}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("attaching to the CUDA driver of process %d: %w", p.PID, errors.Join(err, a.Close()))
+		}
+	}()
+	for i := range table {
+		if table[i].from == All && mode != All {
+			continue
+		}
+		if err := a.put(lib, &table[i], p); err != nil {
+			return nil, err
+		}
+	}
+	// What is counted from here on is whole.
+	if err := t.SetCUDA(p.PID, mode == All); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// put attaches one entry of the table at each version of its function. The error is
+// that of a required one of which there is none.
+func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
+	prog := a.tracer.Program(e.program)
+	if prog == nil {
+		return fmt.Errorf("no BPF program %s", e.program)
+	}
+	at := make(map[uint64]bool)
+	var errs []error
+	for _, symbol := range e.symbols {
+		fn, err := lib.Func(symbol)
+		if err == nil && at[fn.Offset] {
+			continue // another name of the same
+		}
+		s := Status{Symbol: symbol, Where: e.where}
+		if err == nil {
+			at[fn.Offset] = true
+			var links []io.Closer
+			links, s.Means, err = lib.Attach(prog, symbol, e.where, p)
+			a.links = append(a.links, links...)
+			s.Points = len(links)
+		}
+		if err != nil {
+			s.Reason = err.Error()
+			errs = append(errs, fmt.Errorf("%s %s: %w", symbol, e.where, err))
+		}
+		a.report = append(a.report, s)
+	}
+	if !e.required {
+		return nil
+	}
+	missing := 0
+	for _, err := range errs {
+		if errors.Is(err, elf.ErrNoSymbol) {
+			missing++
+		}
+	}
+	// A version that the driver does not have is never called.
+	if missing == len(errs) && missing < len(e.symbols) {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// Report tells of each function. The result is not changed later.
+func (a *Probes) Report() []Status { return a.report }
+
+// Close takes the probes out. Calls after the first do nothing.
+func (a *Probes) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done {
+		return nil
+	}
+	a.done = true
+	errs := append([]error{a.tracer.RemoveCUDA(a.pid)}, bpf.CloseAll(a.links)...)
+	a.links = nil
+	return errors.Join(errs...)
+}
