@@ -17,9 +17,17 @@ type holder struct {
 	held  []event.Record
 }
 
+// planOf is that of a capture, or of what the thread had its GPU do up to one.
+func planOf(r *event.Record) uint32 {
+	if r.Kind == event.KindGPU {
+		return r.GPU.Plan
+	}
+	return r.Capture.Plan
+}
+
 // capture hands a capture over, or keeps a copy.
 func (h *holder) capture(r *event.Record, put func(*event.Record) error) error {
-	if h.known[r.Capture.Plan] || len(h.held) == maxHeld {
+	if h.known[planOf(r)] || len(h.held) == maxHeld {
 		return put(r)
 	}
 	c := *r
@@ -45,7 +53,7 @@ func (h *holder) note(r *event.Record, put func(*event.Record) error) error {
 	}
 	rest := h.held[:0]
 	for i := range h.held {
-		if c := &h.held[i]; h.known[c.Capture.Plan] {
+		if c := &h.held[i]; h.known[planOf(c)] {
 			if err := put(c); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/gpu/cuda"
 	"inferspan/probes/attach"
 	"inferspan/probes/engine"
 	"inferspan/probes/engine/sglang"
@@ -74,10 +75,16 @@ var fronts = map[string]map[target.Role]frontOpener{
 	},
 }
 
+// insideTracer is the part of bpf.Objects that is needed.
+type insideTracer interface {
+	attach.PythonTracer
+	cuda.Tracer
+}
+
 // inside looks into the engine cores of an engine, and has the kernel do so. What
 // it sees are notes, which the run hands over between the records of the kernel.
 type inside struct {
-	tracer  attach.PythonTracer
+	tracer  insideTracer
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 	notes   chan *event.Record
@@ -93,7 +100,7 @@ type inside struct {
 
 // lookInside begins to look into the cores and front ends of an engine, whose other
 // probes are in place: what a request does after the first look is seen by them.
-func lookInside(ctx context.Context, t attach.PythonTracer, e *target.Engine, probes map[uint32]process, o LiveOptions) *inside {
+func lookInside(ctx context.Context, t insideTracer, e *target.Engine, probes map[uint32]process, o LiveOptions) *inside {
 	ctx, stop := context.WithCancel(ctx)
 	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes), opt: o}
 	open := peekers[e.Kind]
@@ -157,6 +164,9 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
+	work := p.gpuWork(proc)
+	defer work.close()
+	work.look(ctx)
 	looked := p.requests(ctx, pid, pk.Requests)
 	p.first.done(proc.PID)
 	// A core in a program sends no messages: its requests are seen only by looking.
@@ -179,6 +189,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 			w.refresh(ctx)
 		case <-state.C:
 			w.tick(ctx)
+			work.look(ctx)
 			config.again(ctx)
 			if !looked {
 				looked = p.requests(ctx, pid, pk.Requests)

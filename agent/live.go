@@ -14,6 +14,7 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/gpu/cuda"
 	"inferspan/gpu/nvml"
 	"inferspan/probes/attach"
 	"inferspan/probes/attach/governor"
@@ -63,6 +64,8 @@ type LiveOptions struct {
 	// Budget is what probes on interpreters may cost each process; the zero value is
 	// governor.DefaultBudget.
 	Budget governor.Budget
+	// CUDA is how much is looked at of what cores have their GPUs do; "" is cuda.Graph.
+	CUDA cuda.Mode
 	// GPUInterval is how often the GPUs of the host are read; 0: DefaultGPUInterval, less: never.
 	GPUInterval time.Duration
 	// GPUs opens NVML, nil being nvml.Open.
@@ -328,6 +331,9 @@ func (l *Live) take(rec *event.Record, put func(*event.Record) error) error {
 		if !l.inside.closers.keep(rec, time.Now()) {
 			return nil
 		}
+		return l.inside.hold.capture(rec, put)
+	}
+	if rec.Kind == event.KindGPU && rec.GPU.What == event.GPUMark {
 		return l.inside.hold.capture(rec, put)
 	}
 	return put(rec)

@@ -40,6 +40,7 @@ struct cuda_thread {
 	__u64 counts[GPU_COUNTS];
 	__u64 first;
 	__u64 last;
+	__u64 marks;
 	struct cuda_call call;
 };
 
@@ -335,7 +336,7 @@ static __always_inline struct gpu_rec *cuda_record(__u64 ts, __u64 ids, struct c
 		r->counts[i] = t->counts[i];
 	r->epoch = p->epoch;
 	r->flags = p->flags & GPU_LAUNCHES;
-	r->pad = 0;
+	r->marks = t->marks;
 	return r;
 }
 
@@ -382,6 +383,7 @@ __noinline int cuda_mark(__u64 ts, __u32 plan)
 	t = cuda_self(ids);
 	if (!t)
 		return 0;
+	t->marks++;
 	r = cuda_record(ts, ids, t);
 	if (!r)
 		return 0;

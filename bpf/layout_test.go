@@ -63,7 +63,7 @@ var layout = map[string][]struct {
 		{"epoch", func(r *event.Record, v uint64) { r.GPU.Epoch = uint32(v) }},
 		{"what", func(r *event.Record, v uint64) { r.GPU.What = event.GPUWhat(v) }},
 		{"flags", func(r *event.Record, v uint64) { r.GPU.Flags = uint16(v) }},
-		{"pad", nil},
+		{"marks", func(r *event.Record, v uint64) { r.GPU.Marks = uint32(v) }},
 	},
 	"note_rec": {{"what", func(r *event.Record, v uint64) { r.Note = uint32(v) }}, {"pad", nil}},
 }

@@ -114,6 +114,7 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 		s->rec.flags |= CAPTURE_CUT;
 	size = clamp_to(s->pos, CHUNK_MAX);
 	s->rec.h.len = size;
+	cuda_mark(s->rec.h.ts, id); /* first: what it counts is known when the capture comes */
 	before = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
 	size += sizeof(s->rec);
 	wake = (before + size) >> wake_shift != before >> wake_shift ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
@@ -276,7 +277,6 @@ int BPF_KPROBE(py_hit)
 		if (py_run(s, room, watch->plans[i]))
 			break;
 	}
-	cuda_mark(s->rec.h.ts, s->rec.plan);
 	py_leave(s);
 	return 0;
 }

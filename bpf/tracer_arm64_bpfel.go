@@ -71,6 +71,7 @@ type tracerCudaThread struct {
 	Counts [16]uint64
 	First  uint64
 	Last   uint64
+	Marks  uint64
 	Call   struct {
 		_        structs.HostLayout
 		Object   uint64

@@ -222,6 +222,12 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.RequestTimes:
 		c.tick(s.At)
 		c.requestTimes(s)
+	case *signal.GPUMark:
+		c.tick(s.At)
+		c.gpuMark(s)
+	case *signal.GPUWait:
+		c.tick(s.At)
+		c.gpuWait(s)
 	case *signal.KVTransfer:
 		c.tick(s.End)
 		c.kvTransfer(s)

@@ -38,6 +38,7 @@ type engine struct {
 	tokenizings []tokenizing // calls of the tokenizer, in order
 	untokenized []*request   // those that have not looked for theirs, in order
 	tokenCosts  []tokenCost
+	gpuHosts    []*gpuHost // processes that have their GPU work seen
 	energy      engineEnergy
 }
 

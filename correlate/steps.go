@@ -90,6 +90,7 @@ type chunk struct {
 	dispatched       bool
 	atDispatch       bool // schedule is
 	tokens, computed signal.Opt[int64]
+	pass             *pass // nil if not seen
 }
 
 // maxChunks bounds the prefill steps kept of a request: a prompt of a million
@@ -111,6 +112,7 @@ func (c *Correlator) step(s *signal.Step) {
 	// About when it began.
 	began := cmp.Or(schedule, dispatch)
 	consecutive := c.follow(t, s)
+	pass := e.passOf(s)
 	gap := signal.Opt[int64]{}
 	if consecutive && t.update != 0 && schedule != 0 {
 		gap = signal.Some(int64(schedule - t.update))
@@ -127,7 +129,7 @@ func (c *Correlator) step(s *signal.Step) {
 		r := c.stepRequest(co, q, cmp.Or(began, update))
 		busy = busy || q.Entry == signal.StepRunning || q.Entry == signal.StepResumed || (r != nil && r.arrivalSeen && r.added < t.update)
 		if r != nil {
-			c.requestStep(r, s, q, began, update)
+			c.requestStep(r, s, q, began, update, pass)
 		}
 	}
 	for _, id := range s.Preempted {
@@ -166,7 +168,7 @@ func (c *Correlator) step(s *signal.Step) {
 	co.m.stepState(s)
 	c.finishedBySteps(co, s.Finished)
 	if c.opt.StepRecords {
-		c.stepRecord(co, s, schedule, dispatch, update, gap, consecutive && !busy)
+		c.stepRecord(co, s, schedule, dispatch, update, gap, consecutive && !busy, pass)
 	}
 	t.number, t.update, t.seen, t.ever, t.losses = s.Number, update, true, true, c.losses
 }
@@ -240,7 +242,7 @@ func (c *Correlator) stepRequest(co *core, q *signal.StepRequest, at signal.Mono
 	return c.newRequest(co, string(q.ID), at) // seen for the first time in mid-flight
 }
 
-func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, began, update signal.Mono) {
+func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, began, update signal.Mono, pass *pass) {
 	if r.done && cmp.Or(update, began) > r.endAt {
 		return // scheduled before its end was known
 	}
@@ -264,12 +266,12 @@ func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepReque
 	}
 	switch q.Phase {
 	case signal.StepPrefillChunk:
-		n.chunk(s, q, began, update)
+		n.chunk(s, q, began, update, pass)
 		if update != 0 && r.outputs == 0 && c.opt.Precision >= 2 {
 			c.keep(r, semconv.EventPrefill, update, func(*attrs) {})
 		}
 	case signal.StepPrefillEnd:
-		n.chunk(s, q, began, update)
+		n.chunk(s, q, began, update, pass)
 		n.give(update)
 	case signal.StepDecode:
 		n.several = n.several || q.Tokens > 1
@@ -280,7 +282,7 @@ func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepReque
 	}
 }
 
-func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, update signal.Mono) {
+func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, update signal.Mono, pass *pass) {
 	if len(n.chunks) >= maxChunks {
 		n.moreChunks = true
 		return
@@ -288,7 +290,7 @@ func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, updat
 	by := s.Method == signal.StepByDispatch
 	n.chunks = append(n.chunks, chunk{
 		number: s.Number, schedule: began, update: update, dispatched: by, atDispatch: by && s.Schedule <= 0,
-		tokens: notNegative(signal.Some(q.Tokens)), computed: notNegative(q.Computed),
+		tokens: notNegative(signal.Some(q.Tokens)), computed: notNegative(q.Computed), pass: pass,
 	})
 }
 
@@ -314,7 +316,7 @@ func (c *Correlator) stepsComplete(r *request) bool {
 }
 
 // stepRecord hands over a step.
-func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, update signal.Mono, gap signal.Opt[int64], idle bool) {
+func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, update signal.Mono, gap signal.Opt[int64], idle bool, pass *pass) {
 	if !c.clock.ok {
 		return
 	}
@@ -333,6 +335,9 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, up
 	}
 	if s.Method == signal.StepByDispatch {
 		rec.Method = methodDispatch
+	}
+	if pass != nil {
+		rec.Forward = []trace.Forward{pass.record(c.clock)}
 	}
 	if len(s.Requests) > 0 {
 		rec.Requests = make([]trace.StepRequest, len(s.Requests))
@@ -415,7 +420,7 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 		if end < start {
 			continue
 		}
-		a := make(attrs, 0, 5)
+		a := make(attrs, 0, 16)
 		a.put(semconv.AttrInferspanStepNumber, k.number.V)
 		putOpt(&a, semconv.AttrInferspanStepTokens, k.tokens)
 		putOpt(&a, semconv.AttrInferspanStepComputedTokens, k.computed)
@@ -425,12 +430,17 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 		if k.atDispatch {
 			a.put(semconv.AttrInferspanDerived, []string{spanStart})
 		}
+		k.pass.attrs(&a)
 		var f facts
 		f.b = append(append(f.b, prefill.TraceID[:]...), prefill.SpanID[:]...)
-		spans = append(spans, trace.Span{
+		span := trace.Span{
 			TraceID: prefill.TraceID, SpanID: f.str(semconv.NameInferspanPrefillChunk).num(uint64(i)).spanID(), ParentID: prefill.SpanID, TraceState: prefill.TraceState,
 			Name: semconv.NameInferspanPrefillChunk, Kind: trace.KindInternal, Start: start, End: end, Attrs: a, Resource: prefill.Resource,
-		})
+		}
+		spans = append(spans, span)
+		if p, ok := k.pass.span(&span, r.off); ok {
+			spans = append(spans, p)
+		}
 	}
 	return spans
 }

@@ -24,7 +24,7 @@ func samples() []Record {
 		{Header: h(KindLoss), Data: []byte{}, Lost: [LossReasons]uint64{1, 2, 3, 4, 5, 0x4142434445464748}},
 		{Header: h(KindClock), Data: []byte{}, Wall: 0x4142434445464748},
 		{Header: h(KindNote), Data: data, Note: 0x41424344},
-		{Header: h(KindGPU), Data: []byte{}, GPU: GPU{Object: 1, Entry: 2, Recorded: 3, First: 4, Last: 5, Counts: [GPUCounts]uint64{6, 7, 15: 8}, Recorder: 9, Result: 10, Plan: 11, Epoch: 12, What: GPUSyncEvent, Flags: GPUSlept}},
+		{Header: h(KindGPU), Data: []byte{}, GPU: GPU{Object: 1, Entry: 2, Recorded: 3, First: 4, Last: 5, Counts: [GPUCounts]uint64{6, 7, 15: 8}, Recorder: 9, Result: 10, Plan: 11, Epoch: 12, What: GPUSyncEvent, Flags: GPUSlept, Marks: 13}},
 		{Header: h(KindCapture), Data: data, Capture: Capture{Code: 0x4142434445464748, ThreadState: 0x5152535455565758, Plan: 0x61626364,
 			Probe: 0x71727374, Values: 0x8182, Flags: CaptureCut | CaptureReturn}},
 		{Header: h(KindFrame), Data: bytes.Repeat([]byte{7}, MaxData)},

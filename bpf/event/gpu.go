@@ -57,6 +57,7 @@ type GPU struct {
 	Epoch       uint32 // differences of counters are of one epoch
 	What        GPUWhat
 	Flags       uint16
+	Marks       uint32 // marks of the thread so far, this one included
 }
 
 func (g *GPU) decode(p []byte) {
@@ -67,7 +68,7 @@ func (g *GPU) decode(p []byte) {
 	}
 	p = p[8*len(g.Counts):]
 	g.Recorder, g.Result, g.Plan, g.Epoch = le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:]), le.Uint32(p[12:])
-	g.What, g.Flags = GPUWhat(le.Uint16(p[16:])), le.Uint16(p[18:])
+	g.What, g.Flags, g.Marks = GPUWhat(le.Uint16(p[16:])), le.Uint16(p[18:]), le.Uint32(p[20:])
 }
 
 func (g *GPU) append(dst []byte) []byte {
@@ -82,5 +83,5 @@ func (g *GPU) append(dst []byte) []byte {
 	}
 	dst = le.AppendUint16(dst, uint16(g.What))
 	dst = le.AppendUint16(dst, g.Flags)
-	return append(dst, 0, 0, 0, 0)
+	return le.AppendUint32(dst, g.Marks)
 }

@@ -167,7 +167,7 @@ struct note_rec {
 };
 
 enum gpu_what {
-	GPU_MARK = 1,       /* at a capture on the thread, with the capture's h.ts */
+	GPU_MARK = 1,       /* at a capture on the thread, before it and with its h.ts */
 	GPU_SYNC_EVENT = 2, /* cuEventSynchronize returned; h.ts is when */
 	GPU_SYNC_STREAM = 3,
 	GPU_SYNC_CONTEXT = 4,
@@ -218,5 +218,5 @@ struct gpu_rec {
 	__u32 epoch;    /* differences are of one epoch: what is counted changed in between */
 	__u16 what;     /* enum gpu_what */
 	__u16 flags;    /* enum gpu_flags */
-	__u32 pad;
+	__u32 marks;    /* of the thread so far, this one included: a gap tells of a lost one */
 };

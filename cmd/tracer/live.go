@@ -18,6 +18,7 @@ import (
 	"inferspan/agent"
 	"inferspan/bpf"
 	"inferspan/export/term"
+	"inferspan/gpu/cuda"
 	"inferspan/probes/attach"
 	"inferspan/probes/attach/governor"
 	"inferspan/probes/target"
@@ -34,6 +35,7 @@ type budget struct {
 	wait   time.Duration
 	sample int           // one request in so many has its tokens timed, 0: none
 	source string        // of steps
+	cuda   string        // mode
 	gpu    time.Duration // 0: GPUs are not read
 }
 
@@ -44,6 +46,8 @@ func (b *budget) flags(c *cobra.Command) {
 	c.Flags().StringVar(&b.source, "step-source", agent.SourceAuto, "how scheduler steps are seen: clock (start, end, state of the scheduler), dispatch (when workers are told of a step; no trap of its own), or auto: dispatch where workers are processes of their own, else clock")
 	c.Flags().DurationVar(&b.gpu, "gpu-interval", agent.DefaultGPUInterval, "how often NVIDIA GPUs are read, 100ms to 1s (0: never)")
 	must(c.RegisterFlagCompletionFunc("step-source", cobra.FixedCompletions(stepSources, cobra.ShellCompDirectiveNoFileComp)))
+	c.Flags().StringVar(&b.cuda, "cuda", string(cuda.Graph), "what is looked at of an engine core's calls of the CUDA driver, where it has one: off, graph (launches of graphs, waits for the GPU: a few traps per step), or all (every kernel and copy too, one trap each)")
+	must(c.RegisterFlagCompletionFunc("cuda", cobra.FixedCompletions(cudaModes, cobra.ShellCompDirectiveNoFileComp)))
 	c.Flags().IntVar(&b.sample, "detokenize-sample", 0, "time each token of one request in N as it becomes text, at the price of two traps per token of all requests that run meanwhile (0: of none, the time is worked out from what a token costs on average)")
 }
 
@@ -61,7 +65,10 @@ func (b *budget) options(content bool) (agent.LiveOptions, error) {
 	if b.gpu != 0 && (b.gpu < 100*time.Millisecond || b.gpu > time.Second) {
 		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--gpu-interval %s: want 100ms to 1s, or 0 for never", b.gpu))
 	}
-	o := agent.LiveOptions{Content: content, StepSource: b.source, DetokenizeSample: b.sample, Budget: governor.Budget{Work: b.work / 100, Wait: b.wait}}
+	if !slices.Contains(cudaModes, b.cuda) {
+		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--cuda %q: want %s", b.cuda, strings.Join(cudaModes, ", ")))
+	}
+	o := agent.LiveOptions{Content: content, CUDA: cuda.Mode(b.cuda), StepSource: b.source, DetokenizeSample: b.sample, Budget: governor.Budget{Work: b.work / 100, Wait: b.wait}}
 	if o.GPUInterval = b.gpu; b.gpu == 0 {
 		o.GPUInterval = -1
 	}
@@ -73,6 +80,8 @@ func (b *budget) options(content bool) (agent.LiveOptions, error) {
 	}
 	return o, nil
 }
+
+var cudaModes = []string{string(cuda.Off), string(cuda.Graph), string(cuda.All)}
 
 var stepSources = []string{agent.SourceAuto, agent.SourceClock, agent.SourceDispatch}
 

@@ -90,6 +90,16 @@ const (
 	AttrInferspanEngineTensorParallelSize   = "inferspan.engine.tensor_parallel_size"
 	AttrInferspanEngineVersion              = "inferspan.engine.version"
 	AttrInferspanFinishReason               = "inferspan.finish_reason"
+	AttrInferspanForwardBound               = "inferspan.forward.bound"
+	AttrInferspanForwardCopies              = "inferspan.forward.copies"
+	AttrInferspanForwardCopyBytes           = "inferspan.forward.copy_bytes"
+	AttrInferspanForwardCounted             = "inferspan.forward.counted"
+	AttrInferspanForwardGap                 = "inferspan.forward.gap"
+	AttrInferspanForwardGraphKernels        = "inferspan.forward.graph_kernels"
+	AttrInferspanForwardGraphs              = "inferspan.forward.graphs"
+	AttrInferspanForwardKernels             = "inferspan.forward.kernels"
+	AttrInferspanForwardLaunchTime          = "inferspan.forward.launch_time"
+	AttrInferspanForwardWaitTime            = "inferspan.forward.wait_time"
 	AttrInferspanGPUBusID                   = "inferspan.gpu.bus_id"
 	AttrInferspanOutcome                    = "inferspan.outcome"
 	AttrInferspanPartial                    = "inferspan.partial"
@@ -124,6 +134,7 @@ const (
 
 // Ids of spans.
 const (
+	SpanOwnForward                        = "own.forward"
 	SpanOwnPrefillChunk                   = "own.prefill_chunk"
 	SpanSGLangEntryChat                   = "sglang.entry.chat"
 	SpanSGLangEntryTextCompletion         = "sglang.entry.text_completion"
@@ -178,6 +189,7 @@ const (
 	NameDecodeTransferred      = "decode_transferred"
 	NameDecodeWaiting          = "decode_waiting"
 	NameFakeOutput             = "fake_output"
+	NameInferspanForward       = "inferspan.forward"
 	NameInferspanPrefillChunk  = "inferspan.prefill_chunk"
 	NameKVTransfer             = "kv_transfer"
 	NameLLMRequest             = "llm_request"
@@ -807,6 +819,16 @@ var OwnAttrs = []Attr{
 	{Name: "inferspan.step.tokens", Type: "int", Unit: "{token}", Requirement: "conditional: known", Meaning: "tokens of the request that the step computed", On: []string{"step"}},
 	{Name: "inferspan.step.computed_tokens", Type: "int", Unit: "{token}", Requirement: "conditional: known", Meaning: "tokens of the request that were computed before, those from the prefix cache included", On: []string{"step"}},
 	{Name: "inferspan.step.method", Type: "string", Unit: "none", Requirement: "conditional: the step was not seen by the clock", Meaning: "how it was seen: dispatch. Then the span begins when the workers were told of the step, unless the engine says when it was scheduled", Values: []string{"dispatch"}, On: []string{"step"}},
+	{Name: "inferspan.forward.counted", Type: "string", Unit: "none", Requirement: "conditional: calls of the CUDA driver in the step were seen", Meaning: "what the other values count: graph = only launches of graphs, all = kernels that are launched one by one and copies, too", Values: []string{"graph", "all"}, On: []string{"step"}},
+	{Name: "inferspan.forward.kernels", Type: "int", Unit: "{kernel}", Requirement: "conditional: as inferspan.forward.counted, and it is all", Meaning: "kernels that the step launched one by one", On: []string{"step"}},
+	{Name: "inferspan.forward.graphs", Type: "int", Unit: "{graph}", Requirement: "conditional: as inferspan.forward.counted", Meaning: "CUDA graphs that the step launched; 0 is eager mode", On: []string{"step"}},
+	{Name: "inferspan.forward.graph_kernels", Type: "int", Unit: "{kernel}", Requirement: "conditional: as inferspan.forward.graphs, and all of them were seen being made", Meaning: "kernels in these graphs", On: []string{"step"}},
+	{Name: "inferspan.forward.copies", Type: "int", Unit: "{copy}", Requirement: "conditional: as inferspan.forward.kernels", Meaning: "asynchronous copies that the step called for", On: []string{"step"}},
+	{Name: "inferspan.forward.copy_bytes", Type: "int", Unit: "By", Requirement: "conditional: as inferspan.forward.kernels", Meaning: "bytes of these copies", On: []string{"step"}},
+	{Name: "inferspan.forward.launch_time", Type: "double", Unit: "s", Requirement: "conditional: as inferspan.forward.counted, and something was launched", Meaning: "time from the first to the last launch that counts, in the host: no kernel time", On: []string{"step"}},
+	{Name: "inferspan.forward.wait_time", Type: "double", Unit: "s", Requirement: "conditional: the wait for the outputs of the step was seen", Meaning: "how long the host was in the call that waits for the outputs of the step", On: []string{"step"}},
+	{Name: "inferspan.forward.bound", Type: "string", Unit: "none", Requirement: "conditional: as inferspan.forward.wait_time", Meaning: "gpu = the host had to wait for the outputs: its thread slept, or was in the call for 20 us or more; host = they were there when it looked", Values: []string{"gpu", "host"}, On: []string{"step"}},
+	{Name: "inferspan.forward.gap", Type: "double", Unit: "s", Requirement: "conditional: as inferspan.forward.kernels, and the outputs of the step before were seen", Meaning: "time from when the host had the outputs of the step before to the first launch of this one; negative if that came before (asynchronous scheduling): then the GPU had work", On: []string{"step"}},
 	{Name: "inferspan.partial", Type: "string[]", Unit: "none", Requirement: "conditional: the request was not seen whole", Meaning: "what was not seen", Values: []string{"arrival", "begin", "outputs", "stages", "end", "request", "response", "lost_records", "evicted"}, On: []string{"entry", "engine_request", "native_request", "native_thread"}},
 	{Name: "inferspan.finish_reason", Type: "string", Unit: "none", Requirement: "conditional: the engine gave one", Meaning: "the engine's own word for why the request finished", On: []string{"engine_request", "native_request"}},
 	{Name: "inferspan.request.internal_id", Type: "string", Unit: "none", Requirement: "always", Meaning: "id of the request inside the engine; children of one API request share gen_ai.request.id but not this", On: []string{"engine_request"}},
@@ -819,6 +841,7 @@ var OwnAttrs = []Attr{
 // OwnSpans are the spans beyond the documented ones.
 var OwnSpans = []Span{
 	{ID: "own.prefill_chunk", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.prefill_chunk", NameRegex: "^inferspan\\.prefill_chunk$", MinLevel: -1, Parents: []string{"vllm.v1.prefill"}, When: "step detail 2: one for each step of the prefill"},
+	{ID: "own.forward", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.forward", NameRegex: "^inferspan\\.forward$", MinLevel: -1, Parents: []string{"inferspan.prefill_chunk"}, When: "step detail 2, where calls of the CUDA driver are seen: from the first launch that counts to when the host had the outputs"},
 }
 
 // Metrics are the documented metrics, the OpenTelemetry histograms that stand beside them, and our own.

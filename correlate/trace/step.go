@@ -29,6 +29,32 @@ type Step struct {
 	Blocks           Int // KV blocks that can be used
 	FreeBlocks       Int // as Running
 	FreeAfter        Int // at its end
+
+	// Forward is what the step had its GPUs do, one for each worker; none if that is not seen.
+	Forward []Forward
+}
+
+// Forward is a forward pass of a worker, as its host saw it: when it called for work and
+// when it had waited for it, never when kernels ran. Times are ns since the epoch, 0 if not
+// known.
+type Forward struct {
+	Counted string // "all": what is launched one by one and copies count, "graph": only graphs do
+	// Of what was called for in the step:
+	Kernels      Int // launched one by one; with Counted "all"
+	Graphs       Int
+	GraphKernels Int // kernels in the graphs, if that is known of all
+	Copies       Int // with Counted "all"
+	CopyBytes    Int // the same
+	// First and Last are the first and the last launch of those that count.
+	First, Last int64
+	// Submitted is when the outputs were called for: an event was recorded. Wait is when
+	// the host began to wait for it, Done when it had come.
+	Submitted, Wait, Done int64
+	// Bound is "gpu" if the host had to wait, "host" if the outputs were there before.
+	Bound string
+	// Gap is the time from Done of the pass before to First, ns: negative if the pass was
+	// called for before that. With Counted "all" only.
+	Gap Int
 }
 
 // StepRequest is a request in a step.

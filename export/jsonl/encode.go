@@ -22,7 +22,8 @@
 // request was there meanwhile), tokens, requests ([{id, request_id, tokens,
 // computed_tokens, kind}]; id is inferspan.request.internal_id), partial (there are
 // requests that are not listed), preempted (ids), running, waiting, blocks,
-// free_blocks, free_blocks_after, resource. What is not known is null.
+// free_blocks, free_blocks_after, forward (where calls of the CUDA driver are seen: see
+// trace.Forward), resource. What is not known is null.
 //
 // The bytes depend on nothing but the input: attributes are sorted by key (of
 // equal keys the last one counts), integers have no point and doubles always
@@ -188,9 +189,39 @@ func (e *encoder) step(b []byte, s *trace.Step) []byte {
 	num(`,"blocks":`, s.Blocks)
 	num(`,"free_blocks":`, s.FreeBlocks)
 	num(`,"free_blocks_after":`, s.FreeAfter)
+	if len(s.Forward) > 0 {
+		b = append(b, `,"forward":`...)
+		b = appendArray(b, s.Forward, appendForward)
+	}
 	b = append(b, `,"resource":`...)
 	b = e.appendResource(b, s.Resource)
 	return append(b, '}', '\n')
+}
+
+func appendForward(b []byte, f trace.Forward) []byte {
+	num := func(key string, v trace.Int) {
+		b = append(b, key...)
+		b = appendInt(b, v)
+	}
+	at := func(key string, ns int64) { num(key, trace.Int{V: ns, OK: ns != 0}) }
+	b = append(b, `{"counted":`...)
+	b = appendString(b, f.Counted)
+	num(`,"kernels":`, f.Kernels)
+	num(`,"graphs":`, f.Graphs)
+	num(`,"graph_kernels":`, f.GraphKernels)
+	num(`,"copies":`, f.Copies)
+	num(`,"copy_bytes":`, f.CopyBytes)
+	at(`,"first_launch_unix_nano":`, f.First)
+	at(`,"last_launch_unix_nano":`, f.Last)
+	at(`,"submitted_unix_nano":`, f.Submitted)
+	at(`,"wait_unix_nano":`, f.Wait)
+	at(`,"done_unix_nano":`, f.Done)
+	if f.Bound != "" {
+		b = append(b, `,"bound":`...)
+		b = appendString(b, f.Bound)
+	}
+	num(`,"gap_nano":`, f.Gap)
+	return append(b, '}')
 }
 
 func appendInt(b []byte, v trace.Int) []byte {

@@ -76,9 +76,13 @@ type Decoder struct {
 		clock signal.Clock
 		exit  signal.ProcessExit
 		loss  signal.Loss
+		mark  signal.GPUMark
+		wait  signal.GPUWait
 	}
 	unknown  uint64 // records of processes that no engine claims
 	badNotes uint64
+	// unknownGPU counts records of GPU work of a kind that is not known.
+	unknownGPU uint64
 }
 
 type engine struct {
@@ -135,6 +139,8 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 		d.asm.Put(r, func(m *wire.Message) { e.msg.Message(m, emit) })
 	case event.KindHTTP:
 		d.http.Put(r, emit)
+	case event.KindGPU:
+		d.gpuPoint(r, emit)
 	case event.KindNote:
 		d.note(r, emit)
 	case event.KindCapture:
@@ -204,6 +210,9 @@ func (d *Decoder) loss(r *event.Record, emit func(signal.Signal)) {
 // Dropped returns what decoding had to leave out so far, by reason.
 func (d *Decoder) Dropped() []signal.LossCount {
 	out := []signal.LossCount{{Reason: "unknown_process", N: d.unknown}, {Reason: "note_broken", N: d.badNotes}}
+	if d.unknownGPU > 0 {
+		out = append(out, signal.LossCount{Reason: "gpu_unknown", N: d.unknownGPU})
+	}
 	for i, n := range d.asm.Stats().Dropped {
 		out = append(out, signal.LossCount{Reason: "message_" + wire.Drop(i).String(), N: n})
 	}

@@ -48,6 +48,7 @@ const (
 	Fentry       = "fentry"
 	RingBuffer   = "ring buffer"
 	NVML         = "nvml"
+	CUDA         = "cuda driver"
 	Unprivileged = "unprivileged_bpf_disabled"
 	Paranoid     = "perf_event_paranoid"
 	Yama         = "yama ptrace_scope"
@@ -126,6 +127,7 @@ func (c Checker) Check(ctx context.Context) Report {
 		func() []Item { return one(c.lockdown()) },
 		func() []Item { return c.sysctls(caps) },
 		func() []Item { return one(c.nvml()) },
+		func() []Item { return one(c.cuda()) },
 	}
 	if !c.Passive {
 		t := trier{privileged: has(caps, unix.CAP_SYS_ADMIN) || has(caps, unix.CAP_BPF) && has(caps, unix.CAP_PERFMON)}

@@ -219,7 +219,7 @@ func gpuTraps(t *testing.T, mode string) {
 	e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode}, "--max-num-seqs", "128")
 	rate(t, e) // compiles what the first requests need
 	before := bestRate(t, e)
-	tr := attach(t, e, "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+	tr := attach(t, e, "--cuda", "off", "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
 	time.Sleep(5 * time.Second) // until the steps are seen
 	one, many := e.trapsAt(t, tr, 1, 100, 900), e.trapsAt(t, tr, 128, 100, 900)
 	during := bestRate(t, e)

@@ -44,6 +44,7 @@ type span struct {
 		ID     string  `json:"id"`
 		Tokens float64 `json:"tokens"`
 	} `json:"requests"`
+	Forward []forward `json:"forward"`
 }
 
 func (s *span) text(key string) string { v, _ := s.Attrs[key].(string); return v }

@@ -229,6 +229,11 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 	}
 }
 
+// BeginsStep tells whether a plan's captures are made where the scheduler begins a step.
+func (d *Decoder) BeginsStep(pid, plan uint32) bool {
+	return d.captures[pid][plan].plan == planSchedule
+}
+
 // scheduled: a step begins.
 func (d *Decoder) scheduled(c *core, at signal.Mono, v reading, emit func(signal.Signal)) {
 	s := &c.steps

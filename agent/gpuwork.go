@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"inferspan/correlate/signal"
+	"inferspan/gpu/cuda"
+	"inferspan/probes/note"
+	"inferspan/probes/target"
+)
+
+// gpuWork is the probes on the CUDA driver of a process.
+type gpuWork struct {
+	inside *inside
+	proc   *target.Process
+	probes *cuda.Probes // nil: none, or not yet
+	done   bool         // nothing more is to be tried
+}
+
+func (p *inside) gpuWork(proc *target.Process) *gpuWork {
+	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off}
+}
+
+// look puts the probes in as soon as the process maps a driver, and sends a note of what
+// became of them. Of one that never does nothing is said.
+func (g *gpuWork) look(ctx context.Context) {
+	if g.done {
+		return
+	}
+	mode := g.inside.opt.CUDA
+	if mode == "" {
+		mode = cuda.Graph
+	}
+	var err error
+	if g.probes, err = cuda.Attach(g.inside.tracer, g.proc, mode); errors.Is(err, cuda.ErrNoDriver) {
+		return
+	}
+	g.done = true
+	n := note.Probe{Detail: signal.DetailForward, Active: err == nil, Reason: text(err)}
+	if err == nil && mode == cuda.Graph {
+		n.Lacks = "kernels and copies that are not in graphs"
+	}
+	g.inside.probe(ctx, uint32(g.proc.PID), n)
+}
+
+// close takes the probes out.
+func (g *gpuWork) close() {
+	if g.probes != nil {
+		_ = g.probes.Close()
+	}
+}

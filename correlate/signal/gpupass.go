@@ -1,0 +1,68 @@
+package signal
+
+// DetailForward is the name of what probes on the CUDA driver tell, in ProbeChange.
+const DetailForward = "forward"
+
+// GPUWork counts what a thread had its GPU do. Whatever waits in a stream counts when it
+// was called for.
+type GPUWork struct {
+	Kernels       int64 // launched one by one
+	Graphs        int64 // launched
+	GraphKernels  int64 // kernels of those graphs of which that is known
+	GraphsUnknown int64 // graphs of which it is not
+	Copies        int64
+	CopyBytes     int64
+}
+
+// Less returns the work since an earlier count.
+func (w GPUWork) Less(than GPUWork) GPUWork {
+	return GPUWork{
+		Kernels: w.Kernels - than.Kernels, Graphs: w.Graphs - than.Graphs,
+		GraphKernels: w.GraphKernels - than.GraphKernels, GraphsUnknown: w.GraphsUnknown - than.GraphsUnknown,
+		Copies: w.Copies - than.Copies, CopyBytes: w.CopyBytes - than.CopyBytes,
+	}
+}
+
+// GPUPoint is how much a thread had its GPU do up to a moment.
+type GPUPoint struct {
+	At       Mono
+	Engine   EngineID
+	PID, TID uint32
+	Work     GPUWork // since the thread was first seen
+	// Epoch moves when it changes what is counted: differences are of points of one.
+	Epoch    uint32
+	Launches bool // kernels and copies are counted, not only graphs
+	// First and Last launch, of those that are counted, since the thread's last mark; 0
+	// if there was none.
+	First, Last Mono
+	// Marks of the thread so far, one that is this point included: a gap tells that one
+	// was lost.
+	Marks uint32
+}
+
+// GPUMark is a point at which something else is known about the thread. It comes before
+// the signal that says what, if there is one.
+type GPUMark struct {
+	GPUPoint
+	// Step: the scheduler begins a step here; Schedule of its Step is At.
+	Step bool
+}
+
+// GPUWait: a thread waited for its GPU, up to At.
+type GPUWait struct {
+	GPUPoint
+	Entry Mono
+	// Slept: it gave up its CPU meanwhile.
+	Slept bool
+	// Submitted is when what was waited for had been called for, by the thread Submitter:
+	// it is done at At. 0 if that was not seen.
+	Submitted Mono
+	Submitter uint32
+	// Event: the wait was for an event, all that was in its stream when it was recorded;
+	// else for what the thread itself had called for, in a stream or in all.
+	Event  bool
+	Failed bool
+}
+
+func (*GPUMark) isSignal() {}
+func (*GPUWait) isSignal() {}

@@ -1,0 +1,56 @@
+package decode
+
+import (
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+)
+
+// stepper is what the messages of an engine may know of captures.
+type stepper interface {
+	// BeginsStep tells whether a plan's captures are made where the scheduler begins a step.
+	BeginsStep(pid, plan uint32) bool
+}
+
+// gpuPoint passes on what a thread had its GPU do.
+func (d *Decoder) gpuPoint(r *event.Record, emit func(signal.Signal)) {
+	e := d.engine[r.PID]
+	if e == nil {
+		d.unknown++
+		return
+	}
+	g := &r.GPU
+	n := func(counts ...event.GPUCount) (sum int64) {
+		for _, c := range counts {
+			sum += int64(g.Counts[c])
+		}
+		return sum
+	}
+	p := signal.GPUPoint{
+		At: signal.Mono(r.Time), Engine: e.id, PID: r.PID, TID: r.TID,
+		Work: signal.GPUWork{
+			Kernels: n(event.GPUKernels, event.GPUKernelsEx, event.GPUCooperative),
+			Graphs:  n(event.GPUGraphs), GraphKernels: n(event.GPUGraphKernels), GraphsUnknown: n(event.GPUGraphsUnknown),
+			Copies:    n(event.GPUCopiesIn, event.GPUCopiesOut, event.GPUCopiesDevice, event.GPUCopiesOther),
+			CopyBytes: n(event.GPUBytesIn, event.GPUBytesOut, event.GPUBytesDevice, event.GPUBytesOther),
+		},
+		Epoch: g.Epoch, Launches: g.Flags&event.GPULaunches != 0,
+		First: signal.Mono(g.First), Last: signal.Mono(g.Last), Marks: g.Marks,
+	}
+	switch g.What {
+	case event.GPUMark:
+		s, ok := e.msg.(stepper)
+		d.sig.mark = signal.GPUMark{GPUPoint: p, Step: ok && s.BeginsStep(r.PID, g.Plan)}
+		emit(&d.sig.mark)
+	case event.GPUSyncEvent, event.GPUSyncStream, event.GPUSyncContext:
+		d.sig.wait = signal.GPUWait{
+			GPUPoint: p, Entry: signal.Mono(g.Entry), Slept: g.Flags&event.GPUSlept != 0, Failed: g.Result != 0,
+			Submitted: signal.Mono(g.Recorded), Submitter: g.Recorder, Event: g.What == event.GPUSyncEvent,
+		}
+		if w := &d.sig.wait; !w.Event {
+			w.Submitted, w.Submitter = w.Entry, r.TID
+		}
+		emit(&d.sig.wait)
+	default:
+		d.unknownGPU++
+	}
+}

@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// forward is a forward pass of a step, in its line.
+type forward struct {
+	Counted     string `json:"counted"`
+	Kernels     *int   `json:"kernels"`
+	Graphs      *int   `json:"graphs"`
+	GraphKernel *int   `json:"graph_kernels"`
+	Copies      *int   `json:"copies"`
+	CopyBytes   *int64 `json:"copy_bytes"`
+	First       int64  `json:"first_launch_unix_nano"`
+	Last        int64  `json:"last_launch_unix_nano"`
+	Submitted   int64  `json:"submitted_unix_nano"`
+	Wait        int64  `json:"wait_unix_nano"`
+	Done        int64  `json:"done_unix_nano"`
+	Bound       string `json:"bound"`
+	Gap         *int64 `json:"gap_nano"`
+}
+
+// gpuOp is a line of the log of the fake GPU (tests/gpu/rig/README.md). Times are wall
+// times here.
+type gpuOp struct {
+	Op, Name        string
+	Tid             int
+	Graph           int64
+	Grid            [3]int
+	Bytes           int64
+	Enq, Start, End int64
+}
+
+// gpuLog reads the log from the byte on where an earlier read ended.
+func gpuLog(t *testing.T, log string, from int) (ops []gpuOp, end int) {
+	t.Helper()
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = b[:bytes.LastIndexByte(b, '\n')+1]
+	var mono, wall unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono) != nil || unix.ClockGettime(unix.CLOCK_REALTIME, &wall) != nil {
+		t.Fatal("no clocks")
+	}
+	off := wall.Nano() - mono.Nano()
+	for line := range bytes.Lines(b[from:]) {
+		var o gpuOp
+		if err := json.Unmarshal(line, &o); err != nil {
+			t.Fatalf("%s: %v", log, err)
+		}
+		o.Enq, o.Start, o.End = o.Enq+off, o.Start+off, o.End+off
+		ops = append(ops, o)
+	}
+	slices.SortStableFunc(ops, func(a, b gpuOp) int { return int(min(max(a.Enq-b.Enq, -1), 1)) })
+	return ops, len(b)
+}
+
+// TestGPUForward compares the forward pass of each step with the log of the GPU: what was
+// called for, from when to when, and the wait that ended it.
+func TestGPUForward(t *testing.T) {
+	needGPU(t)
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		t.Skipf("the kernel does not count runs of BPF programs: %v", err)
+	}
+	defer stats.Close()
+	for _, tt := range []struct{ mode, kernel string }{{"eager", "2000"}, {"graph", "100000"}} {
+		t.Run(tt.mode, func(t *testing.T) { gpuForward(t, tt.mode, tt.kernel) })
+	}
+}
+
+func gpuForward(t *testing.T, mode, kernel string) {
+	log := filepath.Join(outDir(t), "gpu.ndjson")
+	if err := os.RemoveAll(log); err != nil {
+		t.Fatal(err)
+	}
+	e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=" + kernel})
+	rate(t, e) // compiles what the first requests need
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "--cuda\tsteps\tlaunches\tcopies\tgraphs\tevents\twaits\ttraps per step\t")
+	for _, counted := range []string{"all", "graph"} {
+		e.idle(t)
+		_, from := gpuLog(t, log, 0)
+		tr := attach(t, e, "--cuda", counted, "--steps", "2", "--probe-work", "0", "--probe-wait", "0")
+		time.Sleep(2 * time.Second)
+		// By the difference, what a request costs once does not count.
+		var runs []map[string]float64
+		for _, tokens := range []int{50, 150} {
+			e.generate(t, 1, tokens)
+			e.generate(t, 8, tokens)
+			e.idle(t)
+			time.Sleep(500 * time.Millisecond)
+			n, _ := programs(t, tr.cmd.Process.Pid)
+			r := map[string]float64{"steps": e.metrics(t).sum("vllm:iteration_tokens_total_count")}
+			for p, n := range n {
+				r[p] = float64(n)
+			}
+			runs = append(runs, r)
+		}
+		per := func(programs ...string) (sum float64) {
+			for _, p := range programs {
+				sum += runs[1][p] - runs[0][p]
+			}
+			return sum / (runs[1]["steps"] - runs[0]["steps"])
+		}
+		row := []float64{per("cuda_launch", "cuda_launch_ex", "cuda_launch_coop"), per("cuda_copy_in", "cuda_copy_out", "cuda_copy_device", "cuda_copy_other"),
+			per("cuda_launch_graph"), per("cuda_event_record"), per("cuda_sync_event", "cuda_sync_stream", "cuda_sync_context", "cuda_sync_exit")}
+		sum := 0.0
+		fmt.Fprintf(w, "%s\t%.0f\t", counted, runs[1]["steps"]-runs[0]["steps"])
+		for _, x := range row {
+			fmt.Fprintf(w, "%.2f\t", x)
+			sum += x
+		}
+		fmt.Fprintf(w, "%.2f\t\n", sum)
+		if counted == "graph" && sum > 12 {
+			t.Errorf("%.2f traps per step with --cuda graph: it is to be a few, however many kernels there are", sum)
+		}
+		spans, steps := splitSteps(tr.mustStop(t))
+		ops, _ := gpuLog(t, log, from)
+		checkForward(t, counted, steps, ops)
+		checkForwardSpans(t, spans)
+	}
+	w.Flush()
+	t.Logf("traps on the CUDA driver per scheduler step, %s mode\n%s", mode, &b)
+}
+
+// checkForward: the operations of each step, which are those called for from its beginning
+// to that of the next, are as its forward pass says.
+func checkForward(t *testing.T, counted string, steps []*span, ops []gpuOp) {
+	t.Helper()
+	f := faults{t: t}
+	defer f.end("forward passes, --cuda " + counted)
+	passes, overlapped, bound := 0, 0, map[string]int{}
+	for i, s := range steps {
+		if len(s.Requests) == 0 || i+1 == len(steps) {
+			continue // nothing goes to the GPU; and of the last one the log does not say where it ends
+		}
+		if len(s.Forward) != 1 {
+			f.add("step %d has %d forward passes", s.Step, len(s.Forward))
+			continue
+		}
+		p := s.Forward[0]
+		passes++
+		var kernels, graphs, inGraphs, copies, updates int
+		var copied int64
+		var launches []gpuOp
+		var event *gpuOp
+		for k := range ops {
+			o := &ops[k]
+			if o.Enq < s.Start || o.Enq >= steps[i+1].Start {
+				continue
+			}
+			if o.Name == "_post_update_kernel" {
+				updates++
+				if o.Grid[0] != len(s.Requests) {
+					f.add("step %d of %d requests: the log has %d", s.Step, len(s.Requests), o.Grid[0])
+				}
+			}
+			switch {
+			case o.Op == "graph":
+				graphs++
+				launches = append(launches, *o)
+			case o.Op == "kernel" && o.Graph != 0:
+				inGraphs++
+			case o.Op == "kernel":
+				kernels++
+				if counted == "all" {
+					launches = append(launches, *o)
+				}
+			case o.Op == "memcpy" && o.Graph == 0:
+				copies++
+				copied += o.Bytes
+			case o.Op == "event_record" && p.Submitted != 0 && o.Enq >= p.Submitted && event == nil:
+				event = o
+			}
+		}
+		if updates != 1 {
+			f.add("step %d: the log has %d steps there", s.Step, updates)
+		}
+		want := forward{Graphs: &graphs}
+		if counted == "all" {
+			want.Kernels, want.Copies, want.CopyBytes = &kernels, &copies, &copied
+		}
+		if graphs == 0 {
+			want.GraphKernel = new(int) // those of graphs made before attaching are not known
+		}
+		for _, c := range []struct {
+			what      string
+			got, want *int
+		}{{"kernels", p.Kernels, want.Kernels}, {"graphs", p.Graphs, want.Graphs}, {"copies", p.Copies, want.Copies}, {"kernels in graphs", p.GraphKernel, want.GraphKernel}} {
+			if (c.got == nil) != (c.want == nil) || c.got != nil && *c.got != *c.want {
+				f.add("step %d: %s %s, the log has %s", s.Step, c.what, intText(c.got), intText(c.want))
+			}
+		}
+		if p.Counted != counted || (p.CopyBytes == nil) != (counted != "all") || p.CopyBytes != nil && *p.CopyBytes != copied {
+			f.add("step %d: counted %s, %v bytes copied, the log has %d", s.Step, p.Counted, p.CopyBytes, copied)
+		}
+		// A probe comes before the driver notes the call; on a busy host some time before.
+		near := func(what string, got, want int64) {
+			if d := want - got; d < -50_000 || d > 20e6 {
+				f.add("step %d: %s %d us before the log's", s.Step, what, d/1000)
+			}
+		}
+		if len(launches) > 0 {
+			near("first launch", p.First, launches[0].Enq)
+			near("last launch", p.Last, launches[len(launches)-1].Enq)
+		} else if p.First != 0 {
+			f.add("step %d: a launch at %d, the log has none", s.Step, p.First)
+		}
+		if event == nil {
+			f.add("step %d: no event in the log for the one recorded at %d", s.Step, p.Submitted)
+			continue
+		}
+		near("event", p.Submitted, event.Enq)
+		if p.Done < event.End {
+			f.add("step %d: the wait ended %d us before its event came", s.Step, (event.End-p.Done)/1000)
+		}
+		// It is certain only where there is time between the two.
+		if late := event.End - p.Wait; late > 200_000 && p.Bound != "gpu" || late < -200_000 && p.Bound != "host" && p.Done-p.Wait < 20_000 {
+			f.add("step %d: %s-bound; the event came %d us after the wait began", s.Step, p.Bound, late/1000)
+		}
+		bound[p.Bound]++
+		if p.Submitted != 0 && p.Done > steps[i+1].Start {
+			overlapped++
+		}
+		// The wall clock is set anew once a second, so that times of two steps differ by its drift.
+		if counted == "all" && i > 0 && len(steps[i-1].Forward) == 1 && steps[i-1].Forward[0].Done != 0 {
+			want := p.First - steps[i-1].Forward[0].Done
+			if p.Gap == nil || *p.Gap-want > 100_000 || want-*p.Gap > 100_000 {
+				f.add("step %d: gap %v, want %d", s.Step, p.Gap, want)
+			}
+		}
+	}
+	t.Logf("--cuda %s: %d forward passes, %v, %d of them waited for after the next one had begun", counted, passes, bound, overlapped)
+	if passes == 0 {
+		f.add("no forward pass was seen")
+	}
+}
+
+func intText(n *int) string {
+	if n == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*n)
+}
+
+// checkForwardSpans: each is within the step of its prefill.
+func checkForwardSpans(t *testing.T, spans []*span) {
+	t.Helper()
+	f := faults{t: t}
+	defer f.end("spans of forward passes")
+	chunks := map[string]*span{}
+	for _, s := range spans {
+		if s.Name == "inferspan.prefill_chunk" {
+			chunks[s.SpanID] = s
+			if s.text("inferspan.forward.bound") == "" {
+				f.add("chunk %s has no forward pass: %v", s.SpanID, s.Attrs)
+			}
+		}
+	}
+	if len(chunks) == 0 {
+		f.add("no steps of prefills")
+	}
+	for _, s := range spans {
+		if s.Name != "inferspan.forward" {
+			continue
+		}
+		if c := chunks[s.ParentID]; c == nil || s.Start < c.Start || s.End > c.End || s.End <= s.Start {
+			f.add("span %s is not within a step: %+v", s.SpanID, c)
+		}
+	}
+}
