@@ -232,3 +232,28 @@ func (v Value) ClassModule() (string, error) {
 		return m.Str()
 	})
 }
+
+// maxFields bounds the fields of a dataclass.
+const maxFields = 256
+
+// DataclassFields gives the names of the fields of the dataclass at a path of a module,
+// in their order. The error is that of Path, or of reading them.
+func (in *Interp) DataclassFields(module string, path ...string) ([]string, error) {
+	v, err := in.Path(module, append(slices.Clone(path), "__dataclass_fields__")...)
+	if err != nil {
+		return nil, err
+	}
+	items, err := v.Items(maxFields)
+	if err != nil {
+		return nil, fmt.Errorf("reading the fields of %s: %w", strings.Join(path, "."), err)
+	}
+	var out []string
+	for _, it := range items {
+		name, err := it.Key.Str()
+		if err != nil {
+			return nil, fmt.Errorf("reading the fields of %s: %w", strings.Join(path, "."), err)
+		}
+		out = append(out, name)
+	}
+	return out, nil
+}

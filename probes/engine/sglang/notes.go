@@ -3,6 +3,7 @@ package sglang
 import (
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/probes/engine"
 	"inferspan/probes/note"
 )
 
@@ -28,22 +29,6 @@ func (d *Decoder) Note(r *event.Record, emit func(signal.Signal)) {
 	}
 }
 
-// some makes a known value of one that is there.
-func some[T any](p *T) signal.Opt[T] {
-	if p == nil {
-		return signal.Opt[T]{}
-	}
-	return signal.Some(*p)
-}
-
-// count is some for numbers that cannot be negative.
-func count(p *int64) signal.Opt[int64] {
-	if p == nil || *p < 0 {
-		return signal.Opt[int64]{}
-	}
-	return signal.Some(*p)
-}
-
 func (d *Decoder) core(pid uint32) signal.Core {
 	if c, ok := d.cores[pid]; ok {
 		return c
@@ -59,16 +44,9 @@ func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 	if d.behind[r.PID] {
 		return nil // no core of its own: what it says of requests is about those of the first
 	}
-	emit(&signal.EngineConfig{
-		At: signal.Mono(r.Time), Core: d.core(r.PID),
-		Model: some(n.Model), MaxModelLen: count(n.MaxModelLen), MaxSeqs: count(n.MaxSeqs), MaxBatchedTokens: count(n.MaxBatchedTokens),
-		BlockSize: count(n.BlockSize), Blocks: count(n.Blocks),
-		TensorParallel: count(n.TensorParallel), PipelineParallel: count(n.PipelineParallel), DataParallel: count(n.DataParallel),
-		PrefixCaching: some(n.PrefixCaching), ChunkedPrefill: some(n.ChunkedPrefill), AsyncScheduling: some(n.AsyncScheduling),
-		LogStats: signal.Some(false), // it sends neither events nor statistics
-		Policy:   some(n.Policy), SpecMethod: some(n.SpecMethod), SpecTokens: count(n.SpecTokens),
-		KVConnector: some(n.KVConnector), KVRole: some(n.KVRole), LoRA: some(n.LoRA),
-	})
+	config := engine.ConfigSignal(&n, signal.Mono(r.Time), d.core(r.PID))
+	config.LogStats = signal.Some(false) // it sends neither events nor statistics
+	emit(config)
 	return nil
 }
 
@@ -82,8 +60,8 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	}
 	emit(&signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID),
-		Running: count(n.Running), Waiting: count(n.Waiting), Deferred: count(n.Deferred), FreeBlocks: count(n.FreeBlocks), Blocks: count(n.Blocks), Step: count(n.Step),
-		UsedTokens: count(n.UsedTokens), KVUsage: some(n.KVUsage),
+		Running: engine.Count(n.Running), Waiting: engine.Count(n.Waiting), Deferred: engine.Count(n.Deferred), FreeBlocks: engine.Count(n.FreeBlocks), Blocks: engine.Count(n.Blocks), Step: engine.Count(n.Step),
+		UsedTokens: engine.Count(n.UsedTokens), KVUsage: engine.Known(n.KVUsage),
 	})
 	return nil
 }
@@ -173,10 +151,10 @@ func (d *Decoder) peekedInCore(r *event.Record, q *note.Request, emit func(signa
 	p := &d.peeked
 	*p = signal.RequestPeeked{
 		At: signal.Mono(r.Time), Status: q.Status,
-		Output: count(q.Output), Preemptions: count(q.Preemptions),
+		Output: engine.Count(q.Output), Preemptions: engine.Count(q.Preemptions),
 		Request: signal.RequestAdded{
-			Core: d.core(r.PID), ID: q.ID, ExternalID: q.ID, ResponseID: q.ID, Client: -1, Pooling: q.Pooling, PromptTokens: count(q.Prompt),
-			AdapterUnknown: q.Adapter == nil, Adapter: some(q.Adapter).V, PID: known.front, Stream: some(q.Stream), Room: count(q.Room),
+			Core: d.core(r.PID), ID: q.ID, ExternalID: q.ID, ResponseID: q.ID, Client: -1, Pooling: q.Pooling, PromptTokens: engine.Count(q.Prompt),
+			AdapterUnknown: q.Adapter == nil, Adapter: engine.Known(q.Adapter).V, PID: known.front, Stream: engine.Known(q.Stream), Room: engine.Count(q.Room),
 		},
 	}
 	if p.Request.PID == 0 {
@@ -189,7 +167,7 @@ func (d *Decoder) peekedInCore(r *event.Record, q *note.Request, emit func(signa
 		p.State = signal.RequestWaiting
 	}
 	if s := q.Params; s != nil {
-		p.Request.Param = asked(signal.Param{Temperature: some(s.Temperature), TopP: some(s.TopP), TopK: some(s.TopK), MaxTokens: some(s.MaxTokens), N: some(s.N)})
+		p.Request.Param = asked(signal.Param{Temperature: engine.Known(s.Temperature), TopP: engine.Known(s.TopP), TopK: engine.Known(s.TopK), MaxTokens: engine.Known(s.MaxTokens), N: engine.Known(s.N)})
 	}
 	emit(p)
 }

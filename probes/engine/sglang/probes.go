@@ -282,31 +282,18 @@ var (
 	frontStats = []plan.Function{plan.Func(moduleStats, "APIServerReqTimeStats")}
 )
 
-// maxFields bounds the fields of a dataclass.
-const maxFields = 200
-
 // statFields gives the names of the fields of the first class that there is; nil if there
 // is none or they cannot be read.
 func statFields(in *python.Interp, classes []plan.Function) []string {
 	for _, class := range classes {
-		v, err := in.Path(class.Module, append(class.Path, "__dataclass_fields__")...)
+		names, err := in.DataclassFields(class.Module, class.Path...)
 		if errors.Is(err, python.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return nil
 		}
-		items, err := v.Items(maxFields)
-		if err != nil {
-			return nil
-		}
-		var out []string
-		for _, it := range items {
-			if name, err := it.Key.Str(); err == nil {
-				out = append(out, name)
-			}
-		}
-		return out
+		return names
 	}
 	return nil
 }

@@ -57,13 +57,7 @@ func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
 		step = "EngineCore.step_with_batch_queue"
 	}
 	self := to.Frame(plan.Func(moduleCore, step), depthCore).Local("self").Attr("scheduler")
-	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
-	p.has(self, "running", func(r *plan.Ref) { r.Len(slotRunning.String()) })
-	p.queue(self, "waiting", slotWaiting)
-	p.queue(self, "kv_holding_waiting", slotHolding)
-	p.queue(self, "deferred_waiting", slotDeferred)
-	p.queue(self, "skipped_waiting", slotSkipped)
-	p.planPool(self, slotFree, slotPool)
+	p.state(self)
 	p.inFlight(to, depthCore)
 	p.composition(out)
 	p.batch(out)

@@ -6,6 +6,7 @@ import (
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
+	"inferspan/probes/engine"
 	"inferspan/probes/note"
 )
 
@@ -33,43 +34,19 @@ func (d *Decoder) Note(r *event.Record, emit func(signal.Signal)) {
 	}
 }
 
-// opt makes a known value of one that is there.
-func opt[T any](p *T) signal.Opt[T] {
-	if p == nil {
-		return signal.Opt[T]{}
-	}
-	return signal.Some(*p)
-}
-
-// count is opt for numbers that cannot be negative.
-func count(p *int64) signal.Opt[int64] {
-	if p == nil || *p < 0 {
-		return signal.Opt[int64]{}
-	}
-	return signal.Some(*p)
-}
-
 func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 	n, err := note.Get[note.Config](r)
 	if err != nil {
 		return err
 	}
 	c := d.core(r.PID, 0)
-	c.spec, c.blockSize, c.prefixCaching = count(n.SpecTokens), count(n.BlockSize), opt(n.PrefixCaching)
-	c.remoteKVs = count(n.RemoteKVs)
-	sends := opt(n.LogStats)
+	c.spec, c.blockSize, c.prefixCaching = engine.Count(n.SpecTokens), engine.Count(n.BlockSize), engine.Known(n.PrefixCaching)
+	c.remoteKVs = engine.Count(n.RemoteKVs)
+	config := engine.ConfigSignal(&n, signal.Mono(r.Time), c.id)
 	if d.inside[r.PID] {
-		sends = signal.Some(false) // it keeps them to itself
+		config.LogStats = signal.Some(false) // it keeps them to itself
 	}
-	emit(&signal.EngineConfig{
-		At: signal.Mono(r.Time), Core: c.id,
-		Model: opt(n.Model), MaxModelLen: count(n.MaxModelLen), MaxSeqs: count(n.MaxSeqs), MaxBatchedTokens: count(n.MaxBatchedTokens),
-		BlockSize: count(n.BlockSize), Blocks: count(n.Blocks),
-		TensorParallel: count(n.TensorParallel), PipelineParallel: count(n.PipelineParallel), DataParallel: count(n.DataParallel),
-		PrefixCaching: opt(n.PrefixCaching), ChunkedPrefill: opt(n.ChunkedPrefill), AsyncScheduling: opt(n.AsyncScheduling), LogStats: sends,
-		Policy: opt(n.Policy), SpecMethod: opt(n.SpecMethod), SpecTokens: count(n.SpecTokens),
-		KVConnector: opt(n.KVConnector), KVRole: opt(n.KVRole), LoRA: opt(n.LoRA),
-	})
+	emit(config)
 	return nil
 }
 
@@ -83,7 +60,7 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	}
 	s := &signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID, 0).id,
-		Running: count(n.Running), Waiting: count(n.Waiting), Deferred: count(n.Deferred), Step: count(n.Step),
+		Running: engine.Count(n.Running), Waiting: engine.Count(n.Waiting), Deferred: engine.Count(n.Deferred), Step: engine.Count(n.Step),
 	}
 	s.FreeBlocks, s.Blocks, s.KVUsage = d.kvBlocks(n.FreeBlocks, n.Blocks)
 	none := func(v signal.Opt[int64]) bool { return v.OK && v.V == 0 }
@@ -96,7 +73,7 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 // share in use as the engine works it out. One block, the null block, stands for
 // no block and is never free; since 0.10.2 the engine leaves it out of the share.
 func (d *Decoder) kvBlocks(free, pool *int64) (f, total signal.Opt[int64], usage signal.Opt[float64]) {
-	f = count(free)
+	f = engine.Count(free)
 	if pool == nil || *pool < 2 || f.OK && f.V >= *pool {
 		return f, total, usage
 	}
@@ -154,11 +131,11 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 		p := &d.peeked
 		*p = signal.RequestPeeked{
 			At: signal.Mono(r.Time), State: requestState(q.Status), Status: q.Status,
-			Computed: count(q.Computed), Output: count(q.Output), Cached: count(q.Cached), Preemptions: count(q.Preemptions),
+			Computed: engine.Count(q.Computed), Output: engine.Count(q.Output), Cached: engine.Count(q.Cached), Preemptions: engine.Count(q.Preemptions),
 			Events: p.Events[:0],
 			Request: signal.RequestAdded{
-				Core: c.id, ID: q.ID, Pooling: q.Pooling, PromptTokens: count(q.Prompt), TraceParent: q.TraceParent,
-				AdapterUnknown: q.Adapter == nil, Adapter: opt(q.Adapter).V,
+				Core: c.id, ID: q.ID, Pooling: q.Pooling, PromptTokens: engine.Count(q.Prompt), TraceParent: q.TraceParent,
+				AdapterUnknown: q.Adapter == nil, Adapter: engine.Known(q.Adapter).V,
 			},
 		}
 		a := &p.Request
@@ -177,7 +154,7 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 			a.Client = int(*q.Client)
 		}
 		if s := q.Params; s != nil {
-			a.Param = signal.Param{Temperature: opt(s.Temperature), TopP: opt(s.TopP), TopK: opt(s.TopK), MaxTokens: opt(s.MaxTokens), N: opt(s.N), Logprobs: s.Logprobs, HasStop: s.HasStop}
+			a.Param = signal.Param{Temperature: engine.Known(s.Temperature), TopP: engine.Known(s.TopP), TopK: engine.Known(s.TopK), MaxTokens: engine.Known(s.MaxTokens), N: engine.Known(s.N), Logprobs: s.Logprobs, HasStop: s.HasStop}
 		}
 		for _, e := range q.Events {
 			if k := eventKind(e.Type); k != 0 && e.At > 0 {

@@ -65,13 +65,7 @@ func (p *Peeker) Probes() []engine.Probe {
 func (p *Peeker) clockProbe(module string) engine.Probe {
 	schedule := plan.New(planSchedule, plan.Func(module, "Scheduler.schedule"), depthSchedule)
 	self := schedule.Local("self")
-	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
-	p.has(self, "running", func(r *plan.Ref) { r.Len(slotRunning.String()) })
-	p.queue(self, "waiting", slotWaiting)
-	p.queue(self, "kv_holding_waiting", slotHolding)
-	p.queue(self, "deferred_waiting", slotDeferred)
-	p.queue(self, "skipped_waiting", slotSkipped)
-	p.planPool(self, slotFree, slotPool)
+	p.state(self)
 	p.inFlight(schedule, depthStep)
 	p.loads(schedule)
 	if on, err := p.log.Bool(); err == nil && !on {
@@ -154,6 +148,17 @@ func (p *Peeker) has(self *plan.Ref, name string, add func(*plan.Ref)) {
 	add(self.Attr(name))
 }
 
+// state adds the state of the scheduler: its step, its queues and the KV blocks.
+func (p *Peeker) state(self *plan.Ref) {
+	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
+	p.has(self, "running", func(r *plan.Ref) { r.Len(slotRunning.String()) })
+	p.queue(self, "waiting", slotWaiting)
+	p.queue(self, "kv_holding_waiting", slotHolding)
+	p.queue(self, "deferred_waiting", slotDeferred)
+	p.queue(self, "skipped_waiting", slotSkipped)
+	p.planPool(self, slotFree, slotPool)
+}
+
 // queue adds the length of a queue: a deque, a set, or an object with a heap.
 func (p *Peeker) queue(self *plan.Ref, name string, s slot) {
 	p.has(self, name, func(r *plan.Ref) {
@@ -206,21 +211,11 @@ func (p *Peeker) inFlight(to *plan.Plan, depth int) {
 
 // fields gives the names of the fields of a dataclass; nil if they cannot be read.
 func (p *Peeker) fields(module, class string) []string {
-	v, err := p.in.Path(module, class, "__dataclass_fields__")
+	names, err := p.in.DataclassFields(module, class)
 	if err != nil {
 		return nil
 	}
-	items, err := v.Items(maxStatus)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, it := range items {
-		if name, err := it.Key.Str(); err == nil {
-			out = append(out, name)
-		}
-	}
-	return out
+	return names
 }
 
 // has reports whether a class has a field; of one that could not be read, it may.
