@@ -36,15 +36,15 @@ test-nvml: rig ## what needs cgo: NVML, on the fake library of the rig (needs a 
 	$(NVML_BUILD) INFERSPAN_GPU=1 $(GOTEST) -count=1 -run NVML ./tests/gpu
 
 .PHONY: test
-test: test-unit test-e2e ## every test except the long benchmark (root; installs a real engine)
+test: test-unit test-e2e ## every test but the long ones (root; installs real engines)
 
 .PHONY: test-unit
 test-unit: pythons ## tests that need no engine
 	$(GOTEST) -count=1 -timeout 20m $$($(GO) list ./... | grep -v /tests/e2e)
 
 .PHONY: test-e2e
-test-e2e: build engine ## the real engine, traced (root)
-	INFERSPAN_E2E=1 $(GOTEST) -v -count=1 -timeout 35m ./tests/e2e/...
+test-e2e: build engine engine-sglang ## the real engines, traced (root)
+	INFERSPAN_E2E=1 $(GOTEST) -v -count=1 -timeout 60m ./tests/e2e/...
 
 .PHONY: test-vm
 test-vm: ## the BPF programs on Debian kernels 5.10, 6.1 and 6.12, emulated (fetches kernels; some minutes)
