@@ -277,7 +277,8 @@ func sglangShapes(spans []*span) map[string]int {
 	}
 	m := map[string]int{}
 	for _, s := range spans {
-		if left[s.TraceID] || s.Name == "" {
+		// Whether what the model says looks like a call is chance.
+		if _, called := s.Attrs["gen_ai.request.tool_call_detected"]; called || left[s.TraceID] || s.Name == "" {
 			continue
 		}
 		m[shapeOf(s, (&otel{Span: &collectortest.Span{Name: s.Name}}).layer())]++

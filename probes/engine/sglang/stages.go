@@ -41,6 +41,7 @@ type life struct {
 	lapsed   bool        // captures were missed: what stamps were in between is not known
 	decodes  signal.Mono // launch of the last decode batch, 0 if there was none since it was put back
 	loopFrom signal.Mono // launch at which its first loop begins, 0 if it does not begin at one
+	chunkTo  signal.Mono // end of a prefill of which it is not known yet whether its last chunk began later
 	round    int64       // decode loops
 	flight   []int64     // decode batches that it is in whose results were not seen
 	retract  bool
@@ -96,7 +97,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 	if !fresh && changed(stampQueued) && was.at[stampQueued] != 0 {
 		s.mark = signal.Mark{At: is[stampQueued], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkRetract}
 		s.emit(&s.mark)
-		l.retract, l.back, l.decodes, l.loopFrom = true, true, 0, 0
+		l.retract, l.back, l.decodes, l.loopFrom, l.chunkTo = true, true, 0, 0, 0
 		for _, k := range []timing{stampLastForward, stampLastPrefilled, stampChunk, stampDecoded} {
 			was.at[k], was.have[k] = 0, true
 			if !now.have[k] {
@@ -169,21 +170,23 @@ func (s *stager) prefill(id string, l *life, was *moment, now moment, changed fu
 		}
 		s.span(id, stageChunk, from, is[stampChunk], l, nil)
 	}
+	if end := l.chunkTo; end != 0 && now.have[stampChunk] {
+		l.chunkTo = 0
+		s.lastChunk(id, l, end)
+	}
 	// A capture has one of the two stamps, or both; in the first run they are the same.
 	end := is[stampLastPrefilled]
 	if !now.have[stampLastPrefilled] {
 		end = is[stampPrefilled]
 	}
 	if !(changed(stampLastPrefilled) || !now.have[stampLastPrefilled] && changed(stampPrefilled) && was.at[stampPrefilled] == 0) {
-		// Of a request that was in its first decoding when it was first seen, it is told
-		// later when it began.
-		if changed(stampForward) && was.at[stampForward] == 0 && was.at[stampLastPrefilled] != 0 && is[stampQueued] <= is[stampForward] && !l.retract {
-			s.first(id, stagePrefill, is[stampForward], is[stampPrefilled])
-		}
 		return
 	}
-	if is[stampChunk] != 0 {
-		s.span(id, stageChunk, is[stampChunk], end, l, nil)
+	// Captures of batches that decode have no stamp of chunks.
+	if now.have[stampChunk] {
+		s.lastChunk(id, l, end)
+	} else {
+		l.chunkTo = end
 	}
 	switch {
 	case !l.retract && (is[stampPrefilled] == 0 || is[stampPrefilled] == end):
@@ -196,7 +199,17 @@ func (s *stager) prefill(id string, l *life, was *moment, now moment, changed fu
 		if l.decodes != 0 && l.decodes < end {
 			s.span(id, stageDecode, end, 0, l, nil)
 		}
-	case is[stampChunk] == 0:
+	}
+}
+
+// lastChunk: a prefill ended, and the stamp of its last chunk but one is known. One that
+// is not the first of the request is a stage of its own only if it was in one piece.
+func (s *stager) lastChunk(id string, l *life, end signal.Mono) {
+	is := &l.seen.at
+	switch {
+	case is[stampChunk] != 0:
+		s.span(id, stageChunk, is[stampChunk], end, l, nil)
+	case l.retract && is[stampPrefilled] != end:
 		s.span(id, stagePrefill, is[stampLastForward], end, l, nil)
 	}
 }

@@ -307,6 +307,23 @@ a chunked_prefill 14-16
 a schedule at 17 prefill 3 of 1
 a chunked_prefill 16-20
 a prefill_forward 12-20`},
+		"in chunks, the last of which is seen late": {func(s *scene) {
+			s.prefill(13, 0, nil, with(req{id: "a", at: arrived.at, parts: []int64{1}}, nil))
+			s.prefill(15, 1, nil, with(arrived, nil))
+			s.decode(21, 0, prefilled)
+			s.sent(27, 3, []req{with(decoded(26), map[timing]float64{stampChunk: 16, stampCompleted: 26})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 15 prefill 2 of 1
+a prefill_forward 12-20
+a decode_waiting 20-21 by batch_launch
+a decode_forward 21-0 by batch_launch
+a schedule at 21 decode 3 of 1
+a chunked_prefill 12-16
+a chunked_prefill 16-20
+a decode_loop 21-26 #0 by batch_launch
+a complete at 26`},
 		"put back": {func(s *scene) {
 			s.prefill(13, 0, nil, arrived)
 			s.sent(21, 1, nil, prefilled)
