@@ -99,7 +99,8 @@ func (e *engine) record(t *testing.T, file string, flags ...string) (stop func()
 }
 
 // mixedLoads sends mixed loads until the engine has logged as many steps. What has the
-// requests go on to their limits is "ignore_eos" or "min_tokens".
+// requests go on to their limits is "ignore_eos", or "min_tokens" with longer answers, of
+// which half are streamed.
 func mixedLoads(t *testing.T, e *engine, log string, steps int, on string) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
@@ -125,7 +126,8 @@ func mixedLoad(e *engine, seed uint64, on string) {
 		tokens := []int{1, 5, 20, 60, 120}[rnd.IntN(5)]
 		how := `"ignore_eos":true`
 		if on == "min_tokens" {
-			how = fmt.Sprintf(`"min_tokens":%d`, tokens)
+			tokens *= 3
+			how = fmt.Sprintf(`"min_tokens":%d,"stream":%v`, tokens, i%2 == 0)
 		}
 		body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":%d,%s,"n":%d}`, prompt, tokens, how, 1+rnd.IntN(2))
 		c := http.Client{Timeout: time.Minute}

@@ -2,8 +2,8 @@
 the steps that are read from outside. Python loads it when its folder is in PYTHONPATH; it
 does something where INFERSPAN_STEP_LOG is the beginning of a file's name.
 
-The methods that run a batch and take its result are wrapped, whose callers are probed: the
-calls that are looked at stay as they are."""
+Wrapped are methods that the probed ones call, and process_batch_result: the functions whose
+calls are looked at stay as they are."""
 
 import importlib.abc
 import importlib.machinery
@@ -18,7 +18,7 @@ MODULE = "sglang.srt.managers.scheduler"
 
 def patch(scheduler):
     out = None
-    run, result = scheduler.run_batch, scheduler.process_batch_result
+    result = scheduler.process_batch_result
 
     def write(line):
         nonlocal out
@@ -28,29 +28,35 @@ def patch(scheduler):
         out.write(json.dumps(line) + "\n")
         out.flush()
 
-    def run_batch(self, batch, *args, **kwargs):
-        reqs = [r.rid for r in batch.reqs]
-        decodes = batch.forward_mode.is_decode()
-        extend = None if decodes else list(batch.extend_lens)
-        prefix = None if decodes else list(batch.prefix_lens)
-        # A request of whose prompt more is to come, as of the run.
-        more = [r.inflight_middle_chunks > 0 for r in batch.reqs]
-        made = [len(r.output_ids) for r in batch.reqs]
-        back = [r.retraction_count for r in batch.reqs]
-        got = run(self, batch, *args, **kwargs)
-        write({
-            "begin": batch.forward_iter, "launch": batch.launch_ts, "mode": batch.forward_mode.name, "reqs": reqs,
-            "extend": extend, "prefix": prefix, "more": more, "made": made, "back": back,
-        })
-        return got
-
     def process_batch_result(self, batch, *args, **kwargs):
         got = result(self, batch, *args, **kwargs)
         write({"end_of": batch.forward_iter, "at": time.monotonic(), "finished": [r.rid for r in batch.reqs if r.finished()]})
         return got
 
-    scheduler.run_batch = run_batch
     scheduler.process_batch_result = process_batch_result
+    return write
+
+
+def patch_profiler(profiler, write):
+    """run_batch asks it about each batch, right after it has numbered and stamped it."""
+    predicate = profiler._profile_batch_predicate
+
+    def profile_batch_predicate(self, batch):
+        decodes = batch.forward_mode.is_decode()
+        write({
+            "begin": batch.forward_iter,
+            "launch": batch.launch_ts,
+            "mode": batch.forward_mode.name,
+            "reqs": [r.rid for r in batch.reqs],
+            "extend": None if decodes else list(batch.extend_lens),
+            "prefix": None if decodes else list(batch.prefix_lens),
+            "more": [r.inflight_middle_chunks > 0 for r in batch.reqs],
+            "made": [len(r.output_ids) for r in batch.reqs],
+            "back": [r.retraction_count for r in batch.reqs],
+        })
+        return predicate(self, batch)
+
+    profiler._profile_batch_predicate = profile_batch_predicate
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -67,7 +73,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             load(module)
-            patch(module.Scheduler)
+            patch_profiler(module.SchedulerProfilerManager, patch(module.Scheduler))
 
         spec.loader.exec_module = exec_module
         return spec
