@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"inferspan/correlate/signal"
 	"inferspan/gpu/cuda"
@@ -25,6 +26,9 @@ func (p *inside) gpuWork(proc *target.Process) *gpuWork {
 // look puts the probes in as soon as the process maps a driver, and sends a note of what
 // became of them. Of one that never does nothing is said.
 func (g *gpuWork) look(ctx context.Context) {
+	if g.probes != nil {
+		g.settle(ctx)
+	}
 	if g.done {
 		return
 	}
@@ -43,6 +47,22 @@ func (g *gpuWork) look(ctx context.Context) {
 	}
 	g.inside.probe(ctx, uint32(g.proc.PID), n)
 }
+
+// settle says so where launches are seen at another level than before.
+func (g *gpuWork) settle(ctx context.Context) {
+	says, err := g.probes.Settle()
+	if len(says) == 0 && err == nil {
+		return
+	}
+	n := note.Probe{Detail: signal.DetailForward, Active: err == nil, Source: sourceRuntime, Lacks: strings.Join(says, "; ")}
+	if err != nil {
+		n = note.Probe{Detail: signal.DetailForward, Reason: err.Error()}
+	}
+	g.inside.probe(ctx, uint32(g.proc.PID), n)
+}
+
+// sourceRuntime names the way to forward passes by the runtime's launches.
+const sourceRuntime = "runtime"
 
 // close takes the probes out.
 func (g *gpuWork) close() {

@@ -15,6 +15,10 @@
 struct cuda_process {
 	__u32 epoch;
 	__u32 flags; /* GPU_LAUNCHES */
+	/* The runtime's launches that were compared with the driver's, and those under
+	 * which the driver was not seen to launch anything; by the two functions. */
+	__u64 compared[2];
+	__u64 missed[2];
 };
 
 /* Key: tgid in the agent's PID namespace. One entry per process that uses a GPU. */
@@ -41,6 +45,9 @@ struct cuda_thread {
 	__u64 first;
 	__u64 last;
 	__u64 marks;
+	/* For the comparison of levels, by the two functions. */
+	__u64 driver[2];  /* launches in the driver */
+	__u64 runtime[2]; /* driver, and one, when the runtime's last launch began; 0 if there was none */
 	struct cuda_call call;
 };
 
@@ -136,7 +143,9 @@ static __always_inline bool cuda_count(struct cuda_thread *t, __u64 ids, __u64 s
 	struct cuda_graph *g = cuda_capture(ids, stream);
 
 	if (g) {
-		__sync_fetch_and_add(&g->kernels, kernels);
+		/* Clang makes of an addition of nothing an atomic that 5.10 does not have. */
+		if (kernels)
+			__sync_fetch_and_add(&g->kernels, kernels);
 		t->counts[GPU_CAPTURED]++;
 		return false;
 	}
@@ -159,6 +168,8 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count)
 
 	if (!t)
 		return 0;
+	if (count == GPU_KERNELS || count == GPU_KERNELS_EX)
+		t->driver[count & 1]++;
 	if (bpf_probe_read_user(&stream, sizeof(stream), (void *)at)) {
 		lose(LOSS_FAULT, 1);
 		return 0;
@@ -190,6 +201,62 @@ int BPF_KPROBE(cuda_launch_coop)
 
 SEC("uprobe/cuLaunchKernelEx")
 int BPF_KPROBE(cuda_launch_ex, __u64 config)
+{
+	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX);
+}
+
+/*
+ * The runtime's launches. Each is to lead to one of the driver; if none was seen since
+ * the last one, the driver was reached by another entry than the one probed. Launches
+ * of others in between can hide that, but not feign it.
+ */
+static __always_inline int cuda_compare(__u32 which)
+{
+	__u64 ids = current_ids();
+	__u32 tgid = ids >> 32;
+	struct cuda_thread *t = cuda_self(ids);
+	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+
+	if (!t || !p)
+		return 0;
+	if (t->runtime[which]) {
+		__sync_fetch_and_add(&p->compared[which], 1);
+		if (t->runtime[which] == t->driver[which] + 1)
+			__sync_fetch_and_add(&p->missed[which], 1);
+	}
+	t->runtime[which] = t->driver[which] + 1;
+	return 0;
+}
+
+SEC("uprobe/cudaLaunchKernel")
+int BPF_KPROBE(cuda_runtime_compare)
+{
+	return cuda_compare(GPU_KERNELS);
+}
+
+SEC("uprobe/cudaLaunchKernelExC")
+int BPF_KPROBE(cuda_runtime_compare_ex)
+{
+	return cuda_compare(GPU_KERNELS_EX);
+}
+
+/* cudaLaunchKernel(func, dim3 grid, dim3 block, args, shared, stream): a dim3 is of 12
+ * bytes and takes two registers. */
+#if defined(__TARGET_ARCH_x86)
+#define CUDA_RUNTIME_STREAM (PT_REGS_SP(ctx) + 16) /* behind the return address and shared */
+#else
+#define CUDA_RUNTIME_STREAM (PT_REGS_SP(ctx)) /* shared is the eighth in registers */
+#endif
+
+/* In place of cuda_launch and cuda_launch_ex, where these are not reached. */
+SEC("uprobe/cudaLaunchKernel")
+int BPF_KPROBE(cuda_runtime_launch)
+{
+	return cuda_kernel(CUDA_RUNTIME_STREAM, GPU_KERNELS);
+}
+
+SEC("uprobe/cudaLaunchKernelExC")
+int BPF_KPROBE(cuda_runtime_launch_ex, __u64 config)
 {
 	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX);
 }

@@ -54,9 +54,11 @@ type tracerCudaKey struct {
 }
 
 type tracerCudaProcess struct {
-	_     structs.HostLayout
-	Epoch uint32
-	Flags uint32
+	_        structs.HostLayout
+	Epoch    uint32
+	Flags    uint32
+	Compared [2]uint64
+	Missed   [2]uint64
 }
 
 type tracerCudaRecord struct {
@@ -67,12 +69,14 @@ type tracerCudaRecord struct {
 }
 
 type tracerCudaThread struct {
-	_      structs.HostLayout
-	Counts [16]uint64
-	First  uint64
-	Last   uint64
-	Marks  uint64
-	Call   struct {
+	_       structs.HostLayout
+	Counts  [16]uint64
+	First   uint64
+	Last    uint64
+	Marks   uint64
+	Driver  [2]uint64
+	Runtime [2]uint64
+	Call    struct {
 		_        structs.HostLayout
 		Object   uint64
 		Entry    uint64
@@ -362,74 +366,78 @@ type tracerTarget struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	tracerMapCalls              = "calls"
-	tracerMapConns              = "conns"
-	tracerMapCudaCaptures       = "cuda_captures"
-	tracerMapCudaEvents         = "cuda_events"
-	tracerMapCudaGraphs         = "cuda_graphs"
-	tracerMapCudaProcesses      = "cuda_processes"
-	tracerMapCudaThreads        = "cuda_threads"
-	tracerMapEmptyTail          = "empty_tail"
-	tracerMapLosses             = "losses"
-	tracerMapParts              = "parts"
-	tracerMapPyCalls            = "py_calls"
-	tracerMapPyHits             = "py_hits"
-	tracerMapPyPlans            = "py_plans"
-	tracerMapPyProbes           = "py_probes"
-	tracerMapPyProcesses        = "py_processes"
-	tracerMapPyStates           = "py_states"
-	tracerMapPyWatches          = "py_watches"
-	tracerMapRecvs              = "recvs"
-	tracerMapRing               = "ring"
-	tracerMapTails              = "tails"
-	tracerMapTargets            = "targets"
-	tracerProgCudaCaptureBegin  = "cuda_capture_begin"
-	tracerProgCudaCaptureEnd    = "cuda_capture_end"
-	tracerProgCudaCaptureEnded  = "cuda_capture_ended"
-	tracerProgCudaCopyDevice    = "cuda_copy_device"
-	tracerProgCudaCopyIn        = "cuda_copy_in"
-	tracerProgCudaCopyOther     = "cuda_copy_other"
-	tracerProgCudaCopyOut       = "cuda_copy_out"
-	tracerProgCudaEventRecord   = "cuda_event_record"
-	tracerProgCudaInstantiate   = "cuda_instantiate"
-	tracerProgCudaInstantiated  = "cuda_instantiated"
-	tracerProgCudaLaunch        = "cuda_launch"
-	tracerProgCudaLaunchCoop    = "cuda_launch_coop"
-	tracerProgCudaLaunchEx      = "cuda_launch_ex"
-	tracerProgCudaLaunchGraph   = "cuda_launch_graph"
-	tracerProgCudaSyncContext   = "cuda_sync_context"
-	tracerProgCudaSyncEvent     = "cuda_sync_event"
-	tracerProgCudaSyncExit      = "cuda_sync_exit"
-	tracerProgCudaSyncStream    = "cuda_sync_stream"
-	tracerProgHttpEnterClose    = "http_enter_close"
-	tracerProgHttpEnterRead     = "http_enter_read"
-	tracerProgHttpEnterReadv    = "http_enter_readv"
-	tracerProgHttpEnterRecvfrom = "http_enter_recvfrom"
-	tracerProgHttpEnterRecvmsg  = "http_enter_recvmsg"
-	tracerProgHttpEnterSendmsg  = "http_enter_sendmsg"
-	tracerProgHttpEnterSendto   = "http_enter_sendto"
-	tracerProgHttpEnterWrite    = "http_enter_write"
-	tracerProgHttpEnterWritev   = "http_enter_writev"
-	tracerProgHttpExitAccept    = "http_exit_accept"
-	tracerProgHttpExitAccept4   = "http_exit_accept4"
-	tracerProgHttpExitRead      = "http_exit_read"
-	tracerProgHttpExitReadv     = "http_exit_readv"
-	tracerProgHttpExitRecvfrom  = "http_exit_recvfrom"
-	tracerProgHttpExitRecvmsg   = "http_exit_recvmsg"
-	tracerProgHttpExitSendmsg   = "http_exit_sendmsg"
-	tracerProgHttpExitSendto    = "http_exit_sendto"
-	tracerProgHttpExitWrite     = "http_exit_write"
-	tracerProgHttpExitWritev    = "http_exit_writev"
-	tracerProgProcessExit       = "process_exit"
-	tracerProgPyEntry           = "py_entry"
-	tracerProgPyHit             = "py_hit"
-	tracerProgWireRecvEnter     = "wire_recv_enter"
-	tracerProgWireRecvExit      = "wire_recv_exit"
-	tracerProgWireSend          = "wire_send"
-	tracerVarCaptureContent     = "capture_content"
-	tracerVarLayoutCheck        = "layout_check"
-	tracerVarPidnsIno           = "pidns_ino"
-	tracerVarWakeShift          = "wake_shift"
+	tracerMapCalls                 = "calls"
+	tracerMapConns                 = "conns"
+	tracerMapCudaCaptures          = "cuda_captures"
+	tracerMapCudaEvents            = "cuda_events"
+	tracerMapCudaGraphs            = "cuda_graphs"
+	tracerMapCudaProcesses         = "cuda_processes"
+	tracerMapCudaThreads           = "cuda_threads"
+	tracerMapEmptyTail             = "empty_tail"
+	tracerMapLosses                = "losses"
+	tracerMapParts                 = "parts"
+	tracerMapPyCalls               = "py_calls"
+	tracerMapPyHits                = "py_hits"
+	tracerMapPyPlans               = "py_plans"
+	tracerMapPyProbes              = "py_probes"
+	tracerMapPyProcesses           = "py_processes"
+	tracerMapPyStates              = "py_states"
+	tracerMapPyWatches             = "py_watches"
+	tracerMapRecvs                 = "recvs"
+	tracerMapRing                  = "ring"
+	tracerMapTails                 = "tails"
+	tracerMapTargets               = "targets"
+	tracerProgCudaCaptureBegin     = "cuda_capture_begin"
+	tracerProgCudaCaptureEnd       = "cuda_capture_end"
+	tracerProgCudaCaptureEnded     = "cuda_capture_ended"
+	tracerProgCudaCopyDevice       = "cuda_copy_device"
+	tracerProgCudaCopyIn           = "cuda_copy_in"
+	tracerProgCudaCopyOther        = "cuda_copy_other"
+	tracerProgCudaCopyOut          = "cuda_copy_out"
+	tracerProgCudaEventRecord      = "cuda_event_record"
+	tracerProgCudaInstantiate      = "cuda_instantiate"
+	tracerProgCudaInstantiated     = "cuda_instantiated"
+	tracerProgCudaLaunch           = "cuda_launch"
+	tracerProgCudaLaunchCoop       = "cuda_launch_coop"
+	tracerProgCudaLaunchEx         = "cuda_launch_ex"
+	tracerProgCudaLaunchGraph      = "cuda_launch_graph"
+	tracerProgCudaRuntimeCompare   = "cuda_runtime_compare"
+	tracerProgCudaRuntimeCompareEx = "cuda_runtime_compare_ex"
+	tracerProgCudaRuntimeLaunch    = "cuda_runtime_launch"
+	tracerProgCudaRuntimeLaunchEx  = "cuda_runtime_launch_ex"
+	tracerProgCudaSyncContext      = "cuda_sync_context"
+	tracerProgCudaSyncEvent        = "cuda_sync_event"
+	tracerProgCudaSyncExit         = "cuda_sync_exit"
+	tracerProgCudaSyncStream       = "cuda_sync_stream"
+	tracerProgHttpEnterClose       = "http_enter_close"
+	tracerProgHttpEnterRead        = "http_enter_read"
+	tracerProgHttpEnterReadv       = "http_enter_readv"
+	tracerProgHttpEnterRecvfrom    = "http_enter_recvfrom"
+	tracerProgHttpEnterRecvmsg     = "http_enter_recvmsg"
+	tracerProgHttpEnterSendmsg     = "http_enter_sendmsg"
+	tracerProgHttpEnterSendto      = "http_enter_sendto"
+	tracerProgHttpEnterWrite       = "http_enter_write"
+	tracerProgHttpEnterWritev      = "http_enter_writev"
+	tracerProgHttpExitAccept       = "http_exit_accept"
+	tracerProgHttpExitAccept4      = "http_exit_accept4"
+	tracerProgHttpExitRead         = "http_exit_read"
+	tracerProgHttpExitReadv        = "http_exit_readv"
+	tracerProgHttpExitRecvfrom     = "http_exit_recvfrom"
+	tracerProgHttpExitRecvmsg      = "http_exit_recvmsg"
+	tracerProgHttpExitSendmsg      = "http_exit_sendmsg"
+	tracerProgHttpExitSendto       = "http_exit_sendto"
+	tracerProgHttpExitWrite        = "http_exit_write"
+	tracerProgHttpExitWritev       = "http_exit_writev"
+	tracerProgProcessExit          = "process_exit"
+	tracerProgPyEntry              = "py_entry"
+	tracerProgPyHit                = "py_hit"
+	tracerProgWireRecvEnter        = "wire_recv_enter"
+	tracerProgWireRecvExit         = "wire_recv_exit"
+	tracerProgWireSend             = "wire_send"
+	tracerVarCaptureContent        = "capture_content"
+	tracerVarLayoutCheck           = "layout_check"
+	tracerVarPidnsIno              = "pidns_ino"
+	tracerVarWakeShift             = "wake_shift"
 )
 
 // loadTracer returns the embedded CollectionSpec for tracer.
@@ -474,49 +482,53 @@ type tracerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerProgramSpecs struct {
-	CudaCaptureBegin  *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
-	CudaCaptureEnd    *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
-	CudaCaptureEnded  *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
-	CudaCopyDevice    *ebpf.ProgramSpec `ebpf:"cuda_copy_device"`
-	CudaCopyIn        *ebpf.ProgramSpec `ebpf:"cuda_copy_in"`
-	CudaCopyOther     *ebpf.ProgramSpec `ebpf:"cuda_copy_other"`
-	CudaCopyOut       *ebpf.ProgramSpec `ebpf:"cuda_copy_out"`
-	CudaEventRecord   *ebpf.ProgramSpec `ebpf:"cuda_event_record"`
-	CudaInstantiate   *ebpf.ProgramSpec `ebpf:"cuda_instantiate"`
-	CudaInstantiated  *ebpf.ProgramSpec `ebpf:"cuda_instantiated"`
-	CudaLaunch        *ebpf.ProgramSpec `ebpf:"cuda_launch"`
-	CudaLaunchCoop    *ebpf.ProgramSpec `ebpf:"cuda_launch_coop"`
-	CudaLaunchEx      *ebpf.ProgramSpec `ebpf:"cuda_launch_ex"`
-	CudaLaunchGraph   *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
-	CudaSyncContext   *ebpf.ProgramSpec `ebpf:"cuda_sync_context"`
-	CudaSyncEvent     *ebpf.ProgramSpec `ebpf:"cuda_sync_event"`
-	CudaSyncExit      *ebpf.ProgramSpec `ebpf:"cuda_sync_exit"`
-	CudaSyncStream    *ebpf.ProgramSpec `ebpf:"cuda_sync_stream"`
-	HttpEnterClose    *ebpf.ProgramSpec `ebpf:"http_enter_close"`
-	HttpEnterRead     *ebpf.ProgramSpec `ebpf:"http_enter_read"`
-	HttpEnterReadv    *ebpf.ProgramSpec `ebpf:"http_enter_readv"`
-	HttpEnterRecvfrom *ebpf.ProgramSpec `ebpf:"http_enter_recvfrom"`
-	HttpEnterRecvmsg  *ebpf.ProgramSpec `ebpf:"http_enter_recvmsg"`
-	HttpEnterSendmsg  *ebpf.ProgramSpec `ebpf:"http_enter_sendmsg"`
-	HttpEnterSendto   *ebpf.ProgramSpec `ebpf:"http_enter_sendto"`
-	HttpEnterWrite    *ebpf.ProgramSpec `ebpf:"http_enter_write"`
-	HttpEnterWritev   *ebpf.ProgramSpec `ebpf:"http_enter_writev"`
-	HttpExitAccept    *ebpf.ProgramSpec `ebpf:"http_exit_accept"`
-	HttpExitAccept4   *ebpf.ProgramSpec `ebpf:"http_exit_accept4"`
-	HttpExitRead      *ebpf.ProgramSpec `ebpf:"http_exit_read"`
-	HttpExitReadv     *ebpf.ProgramSpec `ebpf:"http_exit_readv"`
-	HttpExitRecvfrom  *ebpf.ProgramSpec `ebpf:"http_exit_recvfrom"`
-	HttpExitRecvmsg   *ebpf.ProgramSpec `ebpf:"http_exit_recvmsg"`
-	HttpExitSendmsg   *ebpf.ProgramSpec `ebpf:"http_exit_sendmsg"`
-	HttpExitSendto    *ebpf.ProgramSpec `ebpf:"http_exit_sendto"`
-	HttpExitWrite     *ebpf.ProgramSpec `ebpf:"http_exit_write"`
-	HttpExitWritev    *ebpf.ProgramSpec `ebpf:"http_exit_writev"`
-	ProcessExit       *ebpf.ProgramSpec `ebpf:"process_exit"`
-	PyEntry           *ebpf.ProgramSpec `ebpf:"py_entry"`
-	PyHit             *ebpf.ProgramSpec `ebpf:"py_hit"`
-	WireRecvEnter     *ebpf.ProgramSpec `ebpf:"wire_recv_enter"`
-	WireRecvExit      *ebpf.ProgramSpec `ebpf:"wire_recv_exit"`
-	WireSend          *ebpf.ProgramSpec `ebpf:"wire_send"`
+	CudaCaptureBegin     *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
+	CudaCaptureEnd       *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
+	CudaCaptureEnded     *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
+	CudaCopyDevice       *ebpf.ProgramSpec `ebpf:"cuda_copy_device"`
+	CudaCopyIn           *ebpf.ProgramSpec `ebpf:"cuda_copy_in"`
+	CudaCopyOther        *ebpf.ProgramSpec `ebpf:"cuda_copy_other"`
+	CudaCopyOut          *ebpf.ProgramSpec `ebpf:"cuda_copy_out"`
+	CudaEventRecord      *ebpf.ProgramSpec `ebpf:"cuda_event_record"`
+	CudaInstantiate      *ebpf.ProgramSpec `ebpf:"cuda_instantiate"`
+	CudaInstantiated     *ebpf.ProgramSpec `ebpf:"cuda_instantiated"`
+	CudaLaunch           *ebpf.ProgramSpec `ebpf:"cuda_launch"`
+	CudaLaunchCoop       *ebpf.ProgramSpec `ebpf:"cuda_launch_coop"`
+	CudaLaunchEx         *ebpf.ProgramSpec `ebpf:"cuda_launch_ex"`
+	CudaLaunchGraph      *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
+	CudaRuntimeCompare   *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare"`
+	CudaRuntimeCompareEx *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_ex"`
+	CudaRuntimeLaunch    *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch"`
+	CudaRuntimeLaunchEx  *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch_ex"`
+	CudaSyncContext      *ebpf.ProgramSpec `ebpf:"cuda_sync_context"`
+	CudaSyncEvent        *ebpf.ProgramSpec `ebpf:"cuda_sync_event"`
+	CudaSyncExit         *ebpf.ProgramSpec `ebpf:"cuda_sync_exit"`
+	CudaSyncStream       *ebpf.ProgramSpec `ebpf:"cuda_sync_stream"`
+	HttpEnterClose       *ebpf.ProgramSpec `ebpf:"http_enter_close"`
+	HttpEnterRead        *ebpf.ProgramSpec `ebpf:"http_enter_read"`
+	HttpEnterReadv       *ebpf.ProgramSpec `ebpf:"http_enter_readv"`
+	HttpEnterRecvfrom    *ebpf.ProgramSpec `ebpf:"http_enter_recvfrom"`
+	HttpEnterRecvmsg     *ebpf.ProgramSpec `ebpf:"http_enter_recvmsg"`
+	HttpEnterSendmsg     *ebpf.ProgramSpec `ebpf:"http_enter_sendmsg"`
+	HttpEnterSendto      *ebpf.ProgramSpec `ebpf:"http_enter_sendto"`
+	HttpEnterWrite       *ebpf.ProgramSpec `ebpf:"http_enter_write"`
+	HttpEnterWritev      *ebpf.ProgramSpec `ebpf:"http_enter_writev"`
+	HttpExitAccept       *ebpf.ProgramSpec `ebpf:"http_exit_accept"`
+	HttpExitAccept4      *ebpf.ProgramSpec `ebpf:"http_exit_accept4"`
+	HttpExitRead         *ebpf.ProgramSpec `ebpf:"http_exit_read"`
+	HttpExitReadv        *ebpf.ProgramSpec `ebpf:"http_exit_readv"`
+	HttpExitRecvfrom     *ebpf.ProgramSpec `ebpf:"http_exit_recvfrom"`
+	HttpExitRecvmsg      *ebpf.ProgramSpec `ebpf:"http_exit_recvmsg"`
+	HttpExitSendmsg      *ebpf.ProgramSpec `ebpf:"http_exit_sendmsg"`
+	HttpExitSendto       *ebpf.ProgramSpec `ebpf:"http_exit_sendto"`
+	HttpExitWrite        *ebpf.ProgramSpec `ebpf:"http_exit_write"`
+	HttpExitWritev       *ebpf.ProgramSpec `ebpf:"http_exit_writev"`
+	ProcessExit          *ebpf.ProgramSpec `ebpf:"process_exit"`
+	PyEntry              *ebpf.ProgramSpec `ebpf:"py_entry"`
+	PyHit                *ebpf.ProgramSpec `ebpf:"py_hit"`
+	WireRecvEnter        *ebpf.ProgramSpec `ebpf:"wire_recv_enter"`
+	WireRecvExit         *ebpf.ProgramSpec `ebpf:"wire_recv_exit"`
+	WireSend             *ebpf.ProgramSpec `ebpf:"wire_send"`
 }
 
 // tracerMapSpecs contains maps before they are loaded into the kernel.
@@ -639,49 +651,53 @@ type tracerVariables struct {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerPrograms struct {
-	CudaCaptureBegin  *ebpf.Program `ebpf:"cuda_capture_begin"`
-	CudaCaptureEnd    *ebpf.Program `ebpf:"cuda_capture_end"`
-	CudaCaptureEnded  *ebpf.Program `ebpf:"cuda_capture_ended"`
-	CudaCopyDevice    *ebpf.Program `ebpf:"cuda_copy_device"`
-	CudaCopyIn        *ebpf.Program `ebpf:"cuda_copy_in"`
-	CudaCopyOther     *ebpf.Program `ebpf:"cuda_copy_other"`
-	CudaCopyOut       *ebpf.Program `ebpf:"cuda_copy_out"`
-	CudaEventRecord   *ebpf.Program `ebpf:"cuda_event_record"`
-	CudaInstantiate   *ebpf.Program `ebpf:"cuda_instantiate"`
-	CudaInstantiated  *ebpf.Program `ebpf:"cuda_instantiated"`
-	CudaLaunch        *ebpf.Program `ebpf:"cuda_launch"`
-	CudaLaunchCoop    *ebpf.Program `ebpf:"cuda_launch_coop"`
-	CudaLaunchEx      *ebpf.Program `ebpf:"cuda_launch_ex"`
-	CudaLaunchGraph   *ebpf.Program `ebpf:"cuda_launch_graph"`
-	CudaSyncContext   *ebpf.Program `ebpf:"cuda_sync_context"`
-	CudaSyncEvent     *ebpf.Program `ebpf:"cuda_sync_event"`
-	CudaSyncExit      *ebpf.Program `ebpf:"cuda_sync_exit"`
-	CudaSyncStream    *ebpf.Program `ebpf:"cuda_sync_stream"`
-	HttpEnterClose    *ebpf.Program `ebpf:"http_enter_close"`
-	HttpEnterRead     *ebpf.Program `ebpf:"http_enter_read"`
-	HttpEnterReadv    *ebpf.Program `ebpf:"http_enter_readv"`
-	HttpEnterRecvfrom *ebpf.Program `ebpf:"http_enter_recvfrom"`
-	HttpEnterRecvmsg  *ebpf.Program `ebpf:"http_enter_recvmsg"`
-	HttpEnterSendmsg  *ebpf.Program `ebpf:"http_enter_sendmsg"`
-	HttpEnterSendto   *ebpf.Program `ebpf:"http_enter_sendto"`
-	HttpEnterWrite    *ebpf.Program `ebpf:"http_enter_write"`
-	HttpEnterWritev   *ebpf.Program `ebpf:"http_enter_writev"`
-	HttpExitAccept    *ebpf.Program `ebpf:"http_exit_accept"`
-	HttpExitAccept4   *ebpf.Program `ebpf:"http_exit_accept4"`
-	HttpExitRead      *ebpf.Program `ebpf:"http_exit_read"`
-	HttpExitReadv     *ebpf.Program `ebpf:"http_exit_readv"`
-	HttpExitRecvfrom  *ebpf.Program `ebpf:"http_exit_recvfrom"`
-	HttpExitRecvmsg   *ebpf.Program `ebpf:"http_exit_recvmsg"`
-	HttpExitSendmsg   *ebpf.Program `ebpf:"http_exit_sendmsg"`
-	HttpExitSendto    *ebpf.Program `ebpf:"http_exit_sendto"`
-	HttpExitWrite     *ebpf.Program `ebpf:"http_exit_write"`
-	HttpExitWritev    *ebpf.Program `ebpf:"http_exit_writev"`
-	ProcessExit       *ebpf.Program `ebpf:"process_exit"`
-	PyEntry           *ebpf.Program `ebpf:"py_entry"`
-	PyHit             *ebpf.Program `ebpf:"py_hit"`
-	WireRecvEnter     *ebpf.Program `ebpf:"wire_recv_enter"`
-	WireRecvExit      *ebpf.Program `ebpf:"wire_recv_exit"`
-	WireSend          *ebpf.Program `ebpf:"wire_send"`
+	CudaCaptureBegin     *ebpf.Program `ebpf:"cuda_capture_begin"`
+	CudaCaptureEnd       *ebpf.Program `ebpf:"cuda_capture_end"`
+	CudaCaptureEnded     *ebpf.Program `ebpf:"cuda_capture_ended"`
+	CudaCopyDevice       *ebpf.Program `ebpf:"cuda_copy_device"`
+	CudaCopyIn           *ebpf.Program `ebpf:"cuda_copy_in"`
+	CudaCopyOther        *ebpf.Program `ebpf:"cuda_copy_other"`
+	CudaCopyOut          *ebpf.Program `ebpf:"cuda_copy_out"`
+	CudaEventRecord      *ebpf.Program `ebpf:"cuda_event_record"`
+	CudaInstantiate      *ebpf.Program `ebpf:"cuda_instantiate"`
+	CudaInstantiated     *ebpf.Program `ebpf:"cuda_instantiated"`
+	CudaLaunch           *ebpf.Program `ebpf:"cuda_launch"`
+	CudaLaunchCoop       *ebpf.Program `ebpf:"cuda_launch_coop"`
+	CudaLaunchEx         *ebpf.Program `ebpf:"cuda_launch_ex"`
+	CudaLaunchGraph      *ebpf.Program `ebpf:"cuda_launch_graph"`
+	CudaRuntimeCompare   *ebpf.Program `ebpf:"cuda_runtime_compare"`
+	CudaRuntimeCompareEx *ebpf.Program `ebpf:"cuda_runtime_compare_ex"`
+	CudaRuntimeLaunch    *ebpf.Program `ebpf:"cuda_runtime_launch"`
+	CudaRuntimeLaunchEx  *ebpf.Program `ebpf:"cuda_runtime_launch_ex"`
+	CudaSyncContext      *ebpf.Program `ebpf:"cuda_sync_context"`
+	CudaSyncEvent        *ebpf.Program `ebpf:"cuda_sync_event"`
+	CudaSyncExit         *ebpf.Program `ebpf:"cuda_sync_exit"`
+	CudaSyncStream       *ebpf.Program `ebpf:"cuda_sync_stream"`
+	HttpEnterClose       *ebpf.Program `ebpf:"http_enter_close"`
+	HttpEnterRead        *ebpf.Program `ebpf:"http_enter_read"`
+	HttpEnterReadv       *ebpf.Program `ebpf:"http_enter_readv"`
+	HttpEnterRecvfrom    *ebpf.Program `ebpf:"http_enter_recvfrom"`
+	HttpEnterRecvmsg     *ebpf.Program `ebpf:"http_enter_recvmsg"`
+	HttpEnterSendmsg     *ebpf.Program `ebpf:"http_enter_sendmsg"`
+	HttpEnterSendto      *ebpf.Program `ebpf:"http_enter_sendto"`
+	HttpEnterWrite       *ebpf.Program `ebpf:"http_enter_write"`
+	HttpEnterWritev      *ebpf.Program `ebpf:"http_enter_writev"`
+	HttpExitAccept       *ebpf.Program `ebpf:"http_exit_accept"`
+	HttpExitAccept4      *ebpf.Program `ebpf:"http_exit_accept4"`
+	HttpExitRead         *ebpf.Program `ebpf:"http_exit_read"`
+	HttpExitReadv        *ebpf.Program `ebpf:"http_exit_readv"`
+	HttpExitRecvfrom     *ebpf.Program `ebpf:"http_exit_recvfrom"`
+	HttpExitRecvmsg      *ebpf.Program `ebpf:"http_exit_recvmsg"`
+	HttpExitSendmsg      *ebpf.Program `ebpf:"http_exit_sendmsg"`
+	HttpExitSendto       *ebpf.Program `ebpf:"http_exit_sendto"`
+	HttpExitWrite        *ebpf.Program `ebpf:"http_exit_write"`
+	HttpExitWritev       *ebpf.Program `ebpf:"http_exit_writev"`
+	ProcessExit          *ebpf.Program `ebpf:"process_exit"`
+	PyEntry              *ebpf.Program `ebpf:"py_entry"`
+	PyHit                *ebpf.Program `ebpf:"py_hit"`
+	WireRecvEnter        *ebpf.Program `ebpf:"wire_recv_enter"`
+	WireRecvExit         *ebpf.Program `ebpf:"wire_recv_exit"`
+	WireSend             *ebpf.Program `ebpf:"wire_send"`
 }
 
 func (p *tracerPrograms) Close() error {
@@ -700,6 +716,10 @@ func (p *tracerPrograms) Close() error {
 		p.CudaLaunchCoop,
 		p.CudaLaunchEx,
 		p.CudaLaunchGraph,
+		p.CudaRuntimeCompare,
+		p.CudaRuntimeCompareEx,
+		p.CudaRuntimeLaunch,
+		p.CudaRuntimeLaunchEx,
 		p.CudaSyncContext,
 		p.CudaSyncEvent,
 		p.CudaSyncExit,

@@ -26,6 +26,7 @@ type Tracer interface {
 	Program(bpf.Program) *ebpf.Program
 	SetCUDA(pid int, launches bool) error
 	RemoveCUDA(pid int) error
+	CUDALevels(pid int) (launch, launchEx bpf.CUDALevels, err error)
 }
 
 // Status tells of one function of the table.
@@ -41,24 +42,43 @@ type Status struct {
 type Probes struct {
 	pid    int
 	tracer Tracer
+	target *target.Process
 	report []Status
 
-	mu    sync.Mutex
-	links []io.Closer
-	done  bool
+	mu     sync.Mutex
+	done   bool
+	driver map[string][]io.Closer // by the first function of the table's entry
+	// In mode All: probes on the runtime's launches, while the levels are compared or
+	// instead of the driver's.
+	runtime [len(pairs)][]io.Closer
+	levels  [len(pairs)]level
 }
 
 // Driver finds the driver in a process. The error wraps ErrNoDriver, or
 // procfs.ErrGone if the process is gone.
 func Driver(pid int) (*target.Library, error) {
+	// libcuda.so.1, or the file that it links to: libcuda.so.580.65.06
+	libs, err := mapped(pid, "libcuda.so")
+	if err != nil {
+		return nil, err
+	}
+	if len(libs) == 0 {
+		return nil, fmt.Errorf("process %d: %w", pid, ErrNoDriver)
+	}
+	return libs[0], nil
+}
+
+// mapped returns the libraries of a process whose names begin so, each file once.
+func mapped(pid int, name string) ([]*target.Library, error) {
 	fs := procfs.FS{}
 	maps, err := fs.Maps(pid)
 	if err != nil {
 		return nil, err
 	}
+	var out []*target.Library
 	for _, m := range maps {
-		// libcuda.so.1, or the file that it links to: libcuda.so.580.65.06
-		if !m.Exec() || !strings.HasPrefix(path.Base(m.Path), "libcuda.so") {
+		same := func(l *target.Library) bool { return l.Dev == m.Dev && l.Ino == m.Ino }
+		if !m.Exec() || !strings.HasPrefix(path.Base(m.Path), name) || slices.ContainsFunc(out, same) {
 			continue
 		}
 		f, by, err := fs.OpenMapped(pid, m)
@@ -66,9 +86,9 @@ func Driver(pid int) (*target.Library, error) {
 			return nil, err
 		}
 		f.Close()
-		return &target.Library{Path: m.Path, MapFile: by, Dev: m.Dev, Ino: m.Ino}, nil
+		out = append(out, &target.Library{Path: m.Path, MapFile: by, Dev: m.Dev, Ino: m.Ino})
 	}
-	return nil, fmt.Errorf("process %d: %w", pid, ErrNoDriver)
+	return out, nil
 }
 
 // Attach puts the probes of a mode into process p, in which other programs that map
@@ -88,7 +108,7 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 		return nil, fmt.Errorf("attaching to the CUDA driver: %w", err)
 	}
 	defer lib.Close()
-	a := &Probes{pid: p.PID, tracer: t}
+	a := &Probes{pid: p.PID, tracer: t, target: p, driver: make(map[string][]io.Closer)}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("attaching to the CUDA driver of process %d: %w", p.PID, errors.Join(err, a.Close()))
@@ -105,6 +125,9 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 	// What is counted from here on is whole.
 	if err := t.SetCUDA(p.PID, mode == All); err != nil {
 		return nil, err
+	}
+	if mode == All {
+		a.compare()
 	}
 	return a, nil
 }
@@ -128,7 +151,7 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 			at[fn.Offset] = true
 			var links []io.Closer
 			links, s.Means, err = lib.Attach(prog, symbol, e.where, p)
-			a.links = append(a.links, links...)
+			a.driver[e.symbols[0]] = append(a.driver[e.symbols[0]], links...)
 			s.Points = len(links)
 		}
 		if err != nil {
@@ -164,7 +187,13 @@ func (a *Probes) Close() error {
 		return nil
 	}
 	a.done = true
-	errs := append([]error{a.tracer.RemoveCUDA(a.pid)}, bpf.CloseAll(a.links)...)
-	a.links = nil
+	var links []io.Closer
+	for _, l := range a.driver {
+		links = append(links, l...)
+	}
+	for i := range a.runtime {
+		links = append(links, a.runtime[i]...)
+	}
+	errs := append([]error{a.tracer.RemoveCUDA(a.pid)}, bpf.CloseAll(links)...)
 	return errors.Join(errs...)
 }

@@ -69,3 +69,14 @@ var table = []probe{
 	{[]string{"cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyDevice, All, true},
 	{[]string{"cuMemcpyAsync", "cuMemcpyAsync_ptsz"}, attach.Entry, bpf.ProgCUDACopyOther, All, true},
 }
+
+// pair is a launch of the runtime and of the driver that it leads to.
+type pair struct {
+	driver, runtime string // functions; the driver's as the first of its table entry
+	compare, launch bpf.Program
+}
+
+var pairs = [2]pair{
+	{"cuLaunchKernel", "cudaLaunchKernel", bpf.ProgCUDARuntimeCompare, bpf.ProgCUDARuntimeLaunch},
+	{"cuLaunchKernelEx", "cudaLaunchKernelExC", bpf.ProgCUDARuntimeCompareEx, bpf.ProgCUDARuntimeLaunchEx},
+}

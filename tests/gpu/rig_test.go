@@ -66,16 +66,23 @@ func calls(t *testing.T, env ...string) []operation {
 // callsCommand builds apps/calls.c and makes the command that runs it on the rig.
 func callsCommand(t testing.TB, log string, env ...string) *exec.Cmd {
 	t.Helper()
-	rig, app := rigDir(t), filepath.Join(t.TempDir(), "calls")
+	run := rigCommand(t, "calls", "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=20000", "FAKE_CUDA_KERNEL_MAP=attention=300000")
+	run.Args, run.Env = append(run.Args, fmt.Sprint(loops)), append(run.Env, env...)
+	return run
+}
+
+// rigCommand builds a program of apps and makes the command that runs it on the rig.
+func rigCommand(t testing.TB, name string, env ...string) *exec.Cmd {
+	t.Helper()
+	rig, app := rigDir(t), filepath.Join(t.TempDir(), name)
 	lib := filepath.Join(rig, "lib")
 	build := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"),
-		"-o", app, "rig/apps/calls.c", filepath.Join(lib, "libcudart.so.13"))
+		"-o", app, "rig/apps/"+name+".c", filepath.Join(lib, "libcudart.so.13"))
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building calls.c: %v\n%s", err, out)
+		t.Fatalf("building %s.c: %v\n%s", name, err, out)
 	}
-	run := exec.Command(app, fmt.Sprint(loops))
-	run.Env = append(os.Environ(), "LD_LIBRARY_PATH="+lib, "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=20000", "FAKE_CUDA_KERNEL_MAP=attention=300000")
-	run.Env = append(run.Env, env...)
+	run := exec.Command(app)
+	run.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+lib), env...)
 	return run
 }
 

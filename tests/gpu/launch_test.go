@@ -1,0 +1,176 @@
+package gpu
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/gpu/cuda"
+	"inferspan/probes/target"
+)
+
+// launcher is a running apps/launch.c.
+type launcher struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Reader
+}
+
+const (
+	launches = 200
+	rounds   = 6 // with launches each, for a line of input
+)
+
+func startLauncher(t *testing.T, env ...string) *launcher {
+	t.Helper()
+	cmd := rigCommand(t, "launch", append(env, "FAKE_CUDA_KERNEL_NS=100")...)
+	if os.Getuid() != 0 {
+		t.Skip("not root: probes cannot be attached")
+	}
+	cmd.Args = append(cmd.Args, fmt.Sprint(launches))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	l := &launcher{t, cmd, in, bufio.NewReader(out)}
+	if s := l.line(); s != "ready" {
+		t.Fatalf("launch says %q", s)
+	}
+	return l
+}
+
+func (l *launcher) line() string {
+	l.t.Helper()
+	s, err := l.out.ReadString('\n')
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// launch has it launch, and returns what a launch cost, in ns.
+func (l *launcher) launch() int {
+	l.t.Helper()
+	if _, err := io.WriteString(l.in, "\n"); err != nil {
+		l.t.Fatal(err)
+	}
+	n, err := strconv.Atoi(l.line())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// counted reads what is on the ring and returns the kernels of the latest record.
+func counted(t *testing.T, objs *bpf.Objects) (kernels uint64) {
+	t.Helper()
+	rd := objs.Reader()
+	rd.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	var r event.Record
+	for rd.Read(&r) == nil {
+		if r.Kind == event.KindGPU {
+			kernels = r.GPU.Counts[event.GPUKernels]
+		}
+	}
+	return kernels
+}
+
+// TestLevels: where the driver is reached by another function than the one that it
+// exports, kernels are counted at the runtime, and what is missing then is said; where it
+// is not, that is settled too and costs no more.
+func TestLevels(t *testing.T) {
+	for _, alias := range []bool{false, true} {
+		t.Run(fmt.Sprintf("alias %v", alias), func(t *testing.T) {
+			var env []string
+			if alias {
+				env = []string{"FAKE_CUDA_ALIAS=1"}
+			}
+			l := startLauncher(t, env...)
+			objs, err := bpf.Load(bpf.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer objs.Close()
+			p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, cuda.All)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if says, err := p.Settle(); len(says) > 0 || err != nil {
+				t.Errorf("before any launch: %q, %v", says, err)
+			}
+			l.launch()
+			want := uint64(launches * rounds)
+			seen := counted(t, objs)
+			if alias && seen != 0 || !alias && seen != want {
+				t.Errorf("%d kernels of %d before it is settled", seen, want)
+			}
+			says, err := p.Settle()
+			if err != nil || (len(says) == 1 && strings.Contains(says[0], "cuLaunchKernel")) != alias {
+				t.Errorf("settled: %q, %v", says, err)
+			}
+			l.launch()
+			if now := counted(t, objs); now-seen != want {
+				t.Errorf("%d kernels counted after that, want %d", now-seen, want)
+			}
+			if says, err := p.Settle(); len(says) > 0 || err != nil {
+				t.Errorf("again: %q, %v", says, err)
+			}
+		})
+	}
+}
+
+// TestLaunchCost prints what a launch costs by mode, untraced before and after each.
+func TestLaunchCost(t *testing.T) {
+	l := startLauncher(t)
+	objs, err := bpf.Load(bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer objs.Close()
+	for _, mode := range []cuda.Mode{cuda.Graph, cuda.All} {
+		before := l.launch()
+		p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		during := l.launch()
+		comparing := ""
+		if mode == cuda.All {
+			comparing = fmt.Sprintf(" (%d while it is compared with the runtime's)", during)
+			if _, err := p.Settle(); err != nil {
+				t.Fatal(err)
+			}
+			during = l.launch()
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		after := l.launch()
+		t.Logf("--cuda %s: a launch takes %d ns untraced, %d traced%s, %d untraced", mode, before, during, comparing, after)
+		// Detached, nothing is left of it: far from what a trap costs here is enough.
+		if mode == cuda.All && during < before {
+			t.Logf("a launch with a trap was faster than one without: the host is too busy to tell")
+		}
+	}
+}
