@@ -170,7 +170,14 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 		c.see(p, s, id, m)
 	}
 	extend, prefix := v.value(slotExtend), v.value(slotPrefix)
-	entering := func(n int, i item, l *life) { b.enter(n, i, l, ints(extend, n), ints(prefix, n)) }
+	more, known := v.chunked()
+	entering := func(n int, i item, l *life) {
+		chunk := signal.Opt[bool]{V: i.id() == more, OK: known}
+		if held, ok := i.int("inflight_middle_chunks"); !known && ok {
+			chunk = signal.Some(held > 0)
+		}
+		b.enter(i, l, ints(extend, n), ints(prefix, n), chunk)
+	}
 	there, whole := c.list(p, s, v, &v.l.entering, entering)
 	if there {
 		b.mode = "prefill"
@@ -204,15 +211,30 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	p.forget()
 }
 
+// chunked is the request of whose prompt more is to come after a batch, "" if there is
+// none. That chunks are under way it does not say: one may be the one before the last.
+func (r reading) chunked() (id string, known bool) {
+	v := r.value(slotChunked)
+	switch {
+	case v == nil:
+		return "", false
+	case v.IsStr():
+		return v.Str, true
+	case v.Tag != capture.TagMissing:
+		return "", false
+	}
+	// None has no id.
+	return "", v.Missing == capture.MissingName || v.Missing == capture.MissingType || v.Missing == capture.MissingUnset
+}
+
 func opt(n int64, ok bool) signal.Opt[int64] { return signal.Opt[int64]{V: n, OK: ok} }
 
 // enter adds a request to a batch that does not decode only.
-func (b *batch) enter(_ int, i item, l *life, tokens, computed signal.Opt[int64]) {
+func (b *batch) enter(i item, l *life, tokens, computed signal.Opt[int64], chunk signal.Opt[bool]) {
 	q := signal.StepRequest{ID: []byte(i.id()), Tokens: -1, Computed: computed}
 	if tokens.OK {
 		q.Tokens = tokens.V
 	}
-	more, known := i.int("inflight_middle_chunks")
 	made, generated := i.int("output_ids.len()")
 	switch {
 	case l == nil:
@@ -220,13 +242,16 @@ func (b *batch) enter(_ int, i item, l *life, tokens, computed signal.Opt[int64]
 		q.Phase = signal.StepRecompute
 	case generated && made > 0:
 		q.Phase = signal.StepDecode
-	case known && more > 0:
+	case chunk.V:
 		q.Phase = signal.StepPrefillChunk
-	case known:
+	case chunk.OK:
 		q.Phase = signal.StepPrefillEnd
 	}
 	if l != nil {
 		q.Entry = l.entry(b.after)
+		if chunk.V {
+			l.chunks++
+		}
 	}
 	b.reqs = append(b.reqs, q)
 }

@@ -41,6 +41,8 @@ type life struct {
 	lapsed   bool        // captures were missed: what stamps were in between is not known
 	decodes  signal.Mono // launch of the last decode batch, 0 if there was none since it was put back
 	loopFrom signal.Mono // launch at which its first loop begins, 0 if it does not begin at one
+	chunks   int         // batches since it was put back of whose prompt more was to come
+	chunked  int         // stamps of them that were seen
 	chunkTo  signal.Mono // end of a prefill of which it is not known yet whether its last chunk began later
 	round    int64       // decode loops
 	flight   []int64     // decode batches that it is in whose results were not seen
@@ -98,6 +100,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 		s.mark = signal.Mark{At: is[stampQueued], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkRetract}
 		s.emit(&s.mark)
 		l.retract, l.back, l.decodes, l.loopFrom, l.chunkTo = true, true, 0, 0, 0
+		l.chunks, l.chunked = 0, 0
 		for _, k := range []timing{stampLastForward, stampLastPrefilled, stampChunk, stampDecoded} {
 			was.at[k], was.have[k] = 0, true
 			if !now.have[k] {
@@ -163,6 +166,9 @@ func (s *stager) arrive(id string, l *life) {
 // prefill: set_last_chunked_prefill_finish_time and set_prefill_finished_time.
 func (s *stager) prefill(id string, l *life, was *moment, now moment, changed func(timing) bool, known func(timing) bool) {
 	is := &l.seen.at
+	if changed(stampChunk) {
+		l.chunked++
+	}
 	if changed(stampChunk) && known(stampChunk) {
 		from := was.at[stampChunk]
 		if from == 0 {
@@ -183,7 +189,7 @@ func (s *stager) prefill(id string, l *life, was *moment, now moment, changed fu
 		return
 	}
 	// Captures of batches that decode have no stamp of chunks.
-	if now.have[stampChunk] {
+	if now.have[stampChunk] || l.begun && !l.lapsed && l.chunked >= l.chunks {
 		s.lastChunk(id, l, end)
 	} else {
 		l.chunkTo = end

@@ -43,16 +43,18 @@ def patch_profiler(profiler, write):
 
     def profile_batch_predicate(self, batch):
         decodes = batch.forward_mode.is_decode()
+        reqs = batch.reqs
+        upto = [0] * len(reqs) if decodes else [p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True)]
         write({
             "begin": batch.forward_iter,
             "launch": batch.launch_ts,
             "mode": batch.forward_mode.name,
-            "reqs": [r.rid for r in batch.reqs],
+            "reqs": [r.rid for r in reqs],
             "extend": None if decodes else list(batch.extend_lens),
             "prefix": None if decodes else list(batch.prefix_lens),
-            "more": [r.inflight_middle_chunks > 0 for r in batch.reqs],
-            "made": [len(r.output_ids) for r in batch.reqs],
-            "back": [r.retraction_count for r in batch.reqs],
+            "more": [not decodes and n < len(r.origin_input_ids) + len(r.output_ids) for r, n in zip(reqs, upto)],
+            "made": [len(r.output_ids) for r in reqs],
+            "back": [r.retraction_count for r in reqs],
         })
         return predicate(self, batch)
 
