@@ -17,6 +17,7 @@ type gpuWork struct {
 	proc   *target.Process
 	probes *cuda.Probes // nil: none, or not yet
 	done   bool         // nothing more is to be tried
+	looks  int          // since they are in
 }
 
 func (p *inside) gpuWork(proc *target.Process) *gpuWork {
@@ -27,6 +28,10 @@ func (p *inside) gpuWork(proc *target.Process) *gpuWork {
 // became of them. Of one that never does nothing is said.
 func (g *gpuWork) look(ctx context.Context) {
 	if g.probes != nil {
+		g.looks++
+		if g.inside.opt.CUDA == cuda.Sampled {
+			g.sample(ctx)
+		}
 		g.settle(ctx)
 	}
 	if g.done {
@@ -42,14 +47,30 @@ func (g *gpuWork) look(ctx context.Context) {
 	}
 	g.done = true
 	n := note.Probe{Detail: signal.DetailForward, Active: err == nil, Reason: text(err)}
-	if err == nil && mode == cuda.Graph {
+	if err == nil && mode != cuda.All {
 		n.Lacks = "kernels and copies that are not in graphs"
 	}
 	g.inside.probe(ctx, uint32(g.proc.PID), n)
 }
 
+// sampleEvery is one in how many looks, which are a second apart, begins to count launches
+// up to the next.
+const sampleEvery = 10
+
+// sample counts launches now and then.
+func (g *gpuWork) sample(ctx context.Context) {
+	if err := g.probes.Launches(g.looks%sampleEvery == 1); err != nil {
+		g.close()
+		g.probes = nil
+		g.inside.probe(ctx, uint32(g.proc.PID), note.Probe{Detail: signal.DetailForward, Reason: err.Error()})
+	}
+}
+
 // settle says so where launches are seen at another level than before.
 func (g *gpuWork) settle(ctx context.Context) {
+	if g.probes == nil {
+		return
+	}
 	says, err := g.probes.Settle()
 	if len(says) == 0 && err == nil {
 		return

@@ -46,7 +46,7 @@ func (b *budget) flags(c *cobra.Command) {
 	c.Flags().StringVar(&b.source, "step-source", agent.SourceAuto, "how scheduler steps are seen: clock (start, end, state of the scheduler), dispatch (when workers are told of a step; no trap of its own), or auto: dispatch where workers are processes of their own, else clock")
 	c.Flags().DurationVar(&b.gpu, "gpu-interval", agent.DefaultGPUInterval, "how often NVIDIA GPUs are read, 100ms to 1s (0: never)")
 	must(c.RegisterFlagCompletionFunc("step-source", cobra.FixedCompletions(stepSources, cobra.ShellCompDirectiveNoFileComp)))
-	c.Flags().StringVar(&b.cuda, "cuda", string(cuda.Graph), "what is looked at of an engine core's calls of the CUDA driver, where it has one: off, graph (launches of graphs, waits for the GPU: a few traps per step), or all (every kernel and copy too, one trap each)")
+	c.Flags().StringVar(&b.cuda, "cuda", string(cuda.Graph), "what is looked at of an engine core's calls of the CUDA driver, where it has one: off, graph (launches of graphs, waits for the GPU: a few traps per step), all (every kernel and copy too, one trap each), or sampled (graph, and all for a second every 10 s)")
 	must(c.RegisterFlagCompletionFunc("cuda", cobra.FixedCompletions(cudaModes, cobra.ShellCompDirectiveNoFileComp)))
 	c.Flags().IntVar(&b.sample, "detokenize-sample", 0, "time each token of one request in N as it becomes text, at the price of two traps per token of all requests that run meanwhile (0: of none, the time is worked out from what a token costs on average)")
 }
@@ -81,7 +81,7 @@ func (b *budget) options(content bool) (agent.LiveOptions, error) {
 	return o, nil
 }
 
-var cudaModes = []string{string(cuda.Off), string(cuda.Graph), string(cuda.All)}
+var cudaModes = []string{string(cuda.Off), string(cuda.Graph), string(cuda.Sampled), string(cuda.All)}
 
 var stepSources = []string{agent.SourceAuto, agent.SourceClock, agent.SourceDispatch}
 

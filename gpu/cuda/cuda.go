@@ -45,11 +45,12 @@ type Probes struct {
 	target *target.Process
 	report []Status
 
-	mu     sync.Mutex
-	done   bool
-	driver map[string][]io.Closer // by the first function of the table's entry
-	// In mode All: probes on the runtime's launches, while the levels are compared or
-	// instead of the driver's.
+	mu       sync.Mutex
+	done     bool
+	launches bool                   // are counted
+	driver   map[string][]io.Closer // by the first function of the table's entry
+	// While launches are counted: probes on the runtime's, as long as the levels are
+	// compared or instead of the driver's.
 	runtime [len(pairs)][]io.Closer
 	levels  [len(pairs)]level
 }
@@ -115,7 +116,7 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 		}
 	}()
 	for i := range table {
-		if table[i].from == All && mode != All {
+		if table[i].from == All {
 			continue
 		}
 		if err := a.put(lib, &table[i], p); err != nil {
@@ -123,13 +124,64 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 		}
 	}
 	// What is counted from here on is whole.
-	if err := t.SetCUDA(p.PID, mode == All); err != nil {
+	if mode == All {
+		err = a.Launches(true)
+	} else {
+		err = t.SetCUDA(p.PID, false)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if mode == All {
-		a.compare()
-	}
 	return a, nil
+}
+
+// Launches begins to count launches of kernels and copies, or ends it, at one trap for
+// each in between. The pass under way is lost. An error leaves the probes as they are, in
+// part: they are to be closed. After Close it does nothing.
+func (a *Probes) Launches(on bool) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done || a.launches == on {
+		return nil
+	}
+	a.launches = on
+	if !on {
+		// First: what is counted no more is not said to be.
+		err := a.tracer.SetCUDA(a.pid, false)
+		var links []io.Closer
+		for i := range table {
+			if name := table[i].symbols[0]; table[i].from == All {
+				links = append(links, a.driver[name]...)
+				delete(a.driver, name)
+			}
+		}
+		for i := range a.runtime {
+			links = append(links, a.runtime[i]...)
+			a.runtime[i] = nil
+		}
+		return errors.Join(append(bpf.CloseAll(links), err)...)
+	}
+	where, err := Driver(a.pid)
+	if err != nil {
+		return fmt.Errorf("counting launches: %w", err)
+	}
+	lib, err := attach.OpenLibrary(where)
+	if err != nil {
+		return fmt.Errorf("counting launches: %w", err)
+	}
+	defer lib.Close()
+	for i := range table {
+		if table[i].from != All || a.atRuntime(table[i].symbols[0]) {
+			continue
+		}
+		if err := a.put(lib, &table[i], a.target); err != nil {
+			return fmt.Errorf("counting launches of process %d: %w", a.pid, err)
+		}
+	}
+	if err := a.runtimes(); err != nil {
+		return err
+	}
+	return a.tracer.SetCUDA(a.pid, true)
 }
 
 // put attaches one entry of the table at each version of its function. The error is
@@ -158,7 +210,10 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 			s.Reason = err.Error()
 			errs = append(errs, fmt.Errorf("%s %s: %w", symbol, e.where, err))
 		}
-		a.report = append(a.report, s)
+		same := func(o Status) bool { return o.Symbol == s.Symbol && o.Where == s.Where }
+		if !slices.ContainsFunc(a.report, same) {
+			a.report = append(a.report, s)
+		}
 	}
 	if !e.required {
 		return nil
@@ -176,8 +231,12 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 	return errors.Join(errs...)
 }
 
-// Report tells of each function. The result is not changed later.
-func (a *Probes) Report() []Status { return a.report }
+// Report tells of each function, as it was when it was first attached to.
+func (a *Probes) Report() []Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.report)
+}
 
 // Close takes the probes out. Calls after the first do nothing.
 func (a *Probes) Close() error {

@@ -13,9 +13,9 @@ import (
 type level int
 
 const (
-	driverLevel  level = iota // nothing speaks against it
-	comparing                 // the same, and the runtime's launches are compared
-	runtimeLevel              // the driver is reached by another entry than that probed
+	unsettled    level = iota // in the driver, as far as is known
+	driverLevel               // in the driver
+	runtimeLevel              // in the runtime: the driver is reached by another entry than that probed
 )
 
 // How many launches settle that a runtime reaches the driver by the functions probed,
@@ -26,14 +26,34 @@ const (
 	enoughMissed   = 16
 )
 
-// compare begins to compare the launches of the runtime with the driver's, where the
-// process maps a runtime. It costs one trap more for each, until the matter is settled.
-func (a *Probes) compare() {
+// runtimes puts the probes on the runtime's launches that are called for: to compare them
+// with the driver's, at one trap more for each, until the matter is settled; or to count
+// them. Called with mu held.
+func (a *Probes) runtimes() error {
 	for i := range pairs {
-		if links, err := a.onRuntime(i, pairs[i].compare); err == nil && len(links) > 0 {
-			a.runtime[i], a.levels[i] = links, comparing
+		var err error
+		switch a.levels[i] {
+		case unsettled:
+			// Without a runtime there is nothing to compare.
+			a.runtime[i], _ = a.onRuntime(i, pairs[i].compare)
+		case runtimeLevel:
+			a.runtime[i], err = a.onRuntime(i, pairs[i].launch)
+		}
+		if err != nil {
+			return fmt.Errorf("counting kernels of process %d at %s: %w", a.pid, pairs[i].runtime, err)
 		}
 	}
+	return nil
+}
+
+// atRuntime tells whether launches by a function of the driver are counted at the runtime.
+func (a *Probes) atRuntime(function string) bool {
+	for i := range pairs {
+		if pairs[i].driver == function {
+			return a.levels[i] == runtimeLevel
+		}
+	}
+	return false
 }
 
 // onRuntime puts a program on the runtime's launch of a pair, in each runtime that the
@@ -66,7 +86,7 @@ func (a *Probes) onRuntime(i int, program bpf.Program) (links []io.Closer, err e
 func (a *Probes) Settle() (says []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.done || a.levels == [len(pairs)]level{} {
+	if a.done || !a.launches {
 		return nil, nil
 	}
 	var seen [len(pairs)]bpf.CUDALevels
@@ -74,13 +94,12 @@ func (a *Probes) Settle() (says []string, err error) {
 		return nil, err
 	}
 	for i := range pairs {
-		if a.levels[i] != comparing {
+		if a.levels[i] != unsettled || a.runtime[i] == nil {
 			continue
 		}
 		switch {
 		case seen[i].Missed >= enoughMissed && seen[i].Missed > seen[i].Compared/8:
 			if err := a.fallBack(i); err != nil {
-				a.levels = [len(pairs)]level{} // there is no more to settle
 				return says, err
 			}
 			says = append(says, fmt.Sprintf("kernels of libraries that do not launch by the shared runtime's %s: the driver is not reached by the %s that it exports", pairs[i].runtime, pairs[i].driver))
@@ -103,7 +122,7 @@ func (a *Probes) fallBack(i int) error {
 	delete(a.driver, p.driver)
 	var err error
 	a.runtime[i], err = a.onRuntime(i, p.launch)
-	a.levels[i] = runtimeLevel
+	a.levels[i] = runtimeLevel // whatever became of it: there is no more to settle
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("counting kernels of process %d at %s: %w", a.pid, p.runtime, err)
 	}

@@ -21,19 +21,21 @@ const (
 	// Graph: launches of graphs, events and synchronises. A few traps per step, however
 	// many kernels it has.
 	Graph Mode = "graph"
+	// Sampled: as Graph, and now and then for a while as All; Probes.Launches says when.
+	Sampled Mode = "sampled"
 	// All: every launch and copy too. One trap each.
 	All Mode = "all"
 )
 
 // Modes are all modes, the cheapest first.
-var Modes = []Mode{Off, Graph, All}
+var Modes = []Mode{Off, Graph, Sampled, All}
 
 // probe is a function of the driver, and what runs there.
 type probe struct {
 	symbols []string // its versions; those that the driver has are probed, each address once
 	where   attach.Where
 	program bpf.Program
-	from    Mode // the cheapest mode that has it
+	from    Mode // Graph: always, All: while launches are counted
 	// required: without it, what is counted would be wrong and not only less.
 	required bool
 }

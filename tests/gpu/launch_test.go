@@ -140,6 +140,47 @@ func TestLevels(t *testing.T) {
 	}
 }
 
+// TestLaunches: launches are counted from one call to the next, also where that is done at
+// the runtime.
+func TestLaunches(t *testing.T) {
+	for _, env := range []string{"FAKE_CUDA_ALIAS=0", "FAKE_CUDA_ALIAS=1"} {
+		t.Run(env, func(t *testing.T) {
+			l := startLauncher(t, env)
+			objs, err := bpf.Load(bpf.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer objs.Close()
+			p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, cuda.Sampled)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			var last uint64
+			for i, on := range []bool{false, true, true, false, true, false} {
+				if err := p.Launches(on); err != nil {
+					t.Fatal(err)
+				}
+				l.launch()
+				now, want := counted(t, objs), uint64(0)
+				if on {
+					want = launches * rounds
+				}
+				if i == 1 && env == "FAKE_CUDA_ALIAS=1" {
+					want = 0 // it is not known yet
+				}
+				if now-last != want {
+					t.Errorf("%d, counting launches %v: %d kernels, want %d", i, on, now-last, want)
+				}
+				last = now
+				if _, err := p.Settle(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // TestLaunchCost prints what a launch costs by mode, untraced before and after each.
 func TestLaunchCost(t *testing.T) {
 	l := startLauncher(t)
