@@ -165,8 +165,11 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count)
 {
 	__u64 ids = current_ids(), stream = 0;
 	struct cuda_thread *t = cuda_self(ids);
+	__u32 tgid = ids >> 32;
+	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
 
-	if (!t)
+	/* While probes are put in or taken out, only some are seen: none counts. */
+	if (!t || !p || !(p->flags & GPU_LAUNCHES))
 		return 0;
 	if (count == GPU_KERNELS || count == GPU_KERNELS_EX)
 		t->driver[count & 1]++;
