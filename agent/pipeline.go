@@ -151,6 +151,13 @@ func (p *Pipeline) GPUs() ([]correlate.GPU, []correlate.EngineEnergy) {
 	return p.cor.GPUs(), p.cor.Energy()
 }
 
+// GPUWork returns what the steps of engines kept GPUs busy with.
+func (p *Pipeline) GPUWork() []correlate.EngineWork {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cor.Work()
+}
+
 // Capabilities returns the capability report of an engine, and has it in the metrics
 // from now on, where it follows what becomes of probes. h and probes are as in
 // target.Capabilities.

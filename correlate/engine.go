@@ -40,6 +40,7 @@ type engine struct {
 	tokenCosts  []tokenCost
 	gpuHosts    []*gpuHost // processes that have their GPU work seen
 	energy      engineEnergy
+	ledger      gpuLedger
 }
 
 type process struct {

@@ -18,6 +18,9 @@ type gpuHost struct {
 	pid, tid uint32
 	marks    uint32 // of the latest point
 	passes   []*pass
+
+	busyUntil signal.Mono // done, of the latest pass that was shared out
+	settled   signal.Mono // beginning of the latest step that came
 }
 
 // maxPasses bounds the passes of a host that are kept: one for each step under way, and
@@ -64,7 +67,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		if !s.Step {
 			return
 		}
-		*h = gpuHost{pid: s.PID, tid: s.TID} // another thread schedules now
+		*h = gpuHost{pid: s.PID, tid: s.TID, busyUntil: h.busyUntil, settled: h.settled} // another thread schedules now
 	}
 	lost := s.Marks != h.marks+1
 	h.marks = s.Marks

@@ -295,6 +295,7 @@ func (c *Correlator) gpuPoints(f families) {
 	}
 	for _, e := range c.engines {
 		e.energyPoints(f)
+		e.ledger.points(f, e, c.now)
 	}
 }
 

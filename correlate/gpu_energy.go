@@ -101,6 +101,9 @@ func (c *Correlator) engineInterval(e *engine, at signal.Mono) {
 	w.at, w.tokens, w.busy = 0, e.generated(), signal.Opt[float64]{}
 	if len(uses) == 0 {
 		w.uses = nil
+		if from != 0 {
+			e.ledger.unread(c)
+		}
 		return
 	}
 	w.at = at
@@ -136,6 +139,7 @@ func (c *Correlator) engineInterval(e *engine, at signal.Mono) {
 	if from == 0 {
 		return
 	}
+	e.ledger.interval(c, e, energyInterval{from: from, to: at, joules: got.joules, method: got.method, reason: reason})
 	if reason != "" {
 		w.leave(reason, at-from)
 		w.window = energyShare{}

@@ -65,6 +65,59 @@ func (c *Correlator) Energy() []EngineEnergy {
 	return out
 }
 
+// EngineWork is what a summary says of what the steps of an engine kept its GPUs busy with.
+type EngineWork struct {
+	Model  string
+	Loose  bool // of some steps the time is that from their beginning
+	Phases []PhaseWork
+	// Nobody is time of no request, in s; Outside energy of no step, in J.
+	Nobody  float64
+	Outside signal.Opt[float64]
+}
+
+// PhaseWork is a part of it, by what tokens are: prefill, decode, resumed, unknown.
+type PhaseWork struct {
+	Phase   string
+	Seconds float64 // at most
+	Joules  signal.Opt[float64]
+}
+
+// Work returns that of each engine of which some was seen.
+func (c *Correlator) Work() []EngineWork {
+	var out []EngineWork
+	for _, e := range c.engines {
+		l := &e.ledger
+		if len(l.times) == 0 {
+			continue
+		}
+		w := EngineWork{Model: e.model}
+		for k, name := range stepKinds {
+			p := PhaseWork{Phase: name}
+			for _, t := range l.times {
+				if t.kind != k {
+					continue
+				}
+				p.Seconds += float64(t.time) / 1e9
+				w.Loose = w.Loose || t.method == methodStep
+				if t.method == methodSole || t.method == methodUtilization {
+					p.Joules = signal.Some(p.Joules.V + t.joules)
+				}
+			}
+			if p.Seconds > 0 {
+				w.Phases = append(w.Phases, p)
+			}
+		}
+		for _, n := range l.nobody {
+			w.Nobody += float64(n.time) / 1e9
+		}
+		for _, t := range l.outside {
+			w.Outside = signal.Some(w.Outside.V + t.joules)
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
 func scaled(v signal.Opt[float64], by float64) signal.Opt[float64] {
 	v.V *= by
 	return v

@@ -77,6 +77,7 @@ type request struct {
 	unstamped bool              // an output had no credible stamp
 
 	steps      *requestSteps // nil: no step with it was seen
+	gpu        *gpuTime      // nil: no step with it was seen where GPU work is
 	bySteps    bool          // its outputs are worked out from its steps
 	kv         *transfer     // nil: it did not wait for remote KV blocks
 	way        *way          // nil: nothing was seen of it
@@ -87,6 +88,7 @@ type request struct {
 	end        endKind
 	endAt      signal.Mono
 	waiting    bool        // ended, and something of it not seen yet
+	forEnergy  bool        // that is the next sample of its GPUs
 	endedLate  bool        // it had ended by the time that was seen, after its latest output
 	settleFrom signal.Mono // since when what the rules ask for is waited for
 	done       bool
@@ -384,8 +386,9 @@ func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
 			c.requestDelivered(r, r.lastMsg, m.recv)
 		}
 	}
-	if kind == endFinished && !co.eng.rules.settled(r) {
-		r.waiting, r.settleFrom = true, c.now
+	energy := (kind == endFinished || kind == endStepped) && r.awaitsEnergy()
+	if kind == endFinished && !co.eng.rules.settled(r) || energy {
+		r.waiting, r.forEnergy, r.settleFrom = true, energy, c.now
 		c.waiting = append(c.waiting, r)
 		return
 	}

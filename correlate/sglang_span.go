@@ -125,6 +125,7 @@ func (c *Correlator) sglangAttrs(v *view, rid string) []trace.Attr {
 	a.text(semconv.AttrInferspanFinishReason, r.finishReason)
 	a.text(semconv.AttrInferspanCorrelation, r.corr)
 	c.stepRefs(v, &a)
+	c.gpuAttrs(v, &a)
 	v.derived = v.derived.of(a, nil)
 	a.list(semconv.AttrInferspanDerived, v.derived)
 	a.list(semconv.AttrInferspanDerivedMethods, v.methods.methodsOf(v.derived))

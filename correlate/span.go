@@ -186,6 +186,7 @@ func (vllmRules) spans(c *Correlator, spans []trace.Span, v *view, p parent) []t
 		a.put(semconv.AttrInferspanRequestChildIndex, int64(r.child.V))
 	}
 	c.stepRefs(v, &a)
+	c.gpuAttrs(v, &a)
 	c.addSilentEvents(v)
 	events := c.finishEvents(r, v)
 	v.derived = v.derived.of(a, events)

@@ -132,6 +132,7 @@ func (c *Correlator) step(s *signal.Step) {
 			c.requestStep(r, s, q, began, update, pass)
 		}
 	}
+	c.shareStep(co, s)
 	for _, id := range s.Preempted {
 		if r := co.find(string(id)); r != nil && r.steps != nil {
 			r.steps.preemptions++

@@ -127,6 +127,7 @@ With --out it also writes, to a folder:
 			cerr := out.close(cmd.Context())
 			sum.SetLosses(p.Lost())
 			sum.SetGPUs(p.GPUs())
+			sum.SetGPUWork(p.GPUWork())
 			sum.SetElapsed(elapsed)
 			sum.SetExports(out.stats())
 			for _, n := range p.Notes() {

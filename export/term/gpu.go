@@ -13,6 +13,9 @@ func (s *Summary) SetGPUs(gpus []correlate.GPU, energy []correlate.EngineEnergy)
 	s.gpus, s.energy = gpus, energy
 }
 
+// SetGPUWork sets what the steps of engines kept GPUs busy with.
+func (s *Summary) SetGPUWork(work []correlate.EngineWork) { s.work = work }
+
 // reasonsToSay are those for lowered clocks that say more than that there was little to do.
 func reasonsToSay(all []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(r string) bool { return r == "gpu_idle" || r == "applications_clocks_setting" })
@@ -20,7 +23,7 @@ func reasonsToSay(all []string) []string {
 
 // gpuLines writes a line for each GPU, broken where the page is narrow. What is not known is left out.
 func (s *Summary) gpuLines(p *page) {
-	if len(s.gpus) == 0 {
+	if len(s.gpus)+len(s.work) == 0 {
 		return
 	}
 	p.heading("GPUS")
@@ -77,6 +80,32 @@ func (s *Summary) gpuLines(p *page) {
 			how = "its share by " + words(e.Method)
 		}
 		p.line(Wrap(fmt.Sprintf("%s: %.3g J per output token (derived: %.4g J, %s tokens, %s)", e.Model, e.Joules/float64(e.Tokens), e.Joules, num(int64(e.Tokens)), how), "", p.width))
+	}
+	s.workLines(p)
+}
+
+// workLines writes a line for each engine.
+func (s *Summary) workLines(p *page) {
+	for _, w := range s.work {
+		var parts []string
+		for _, x := range w.Phases {
+			part := fmt.Sprintf("%s %.4g s", words(x.Phase), x.Seconds)
+			if x.Joules.OK {
+				part += fmt.Sprintf(" %.4g J", x.Joules.V)
+			}
+			parts = append(parts, part)
+		}
+		if w.Nobody > 0 {
+			parts = append(parts, fmt.Sprintf("%.4g s of no request", w.Nobody))
+		}
+		if w.Outside.OK {
+			parts = append(parts, fmt.Sprintf("%.4g J between steps", w.Outside.V))
+		}
+		how := "from the first launch of a step to its outputs"
+		if w.Loose {
+			how = "from the beginning of a step to its outputs"
+		}
+		p.line(Wrap(fmt.Sprintf("%s: GPU time of steps: %s (derived: at most, %s)", w.Model, strings.Join(parts, ", "), how), "", p.width))
 	}
 }
 

@@ -17,6 +17,7 @@ func TestGPULines(t *testing.T) {
 			Missing: []signal.GPUMissing{{What: "ecc_corrected", Why: "x"}, {What: "name", Why: "y"}, {What: "power", Why: "x"}}},
 		{Label: "gpu1", Lost: true, XIDs: []string{"79"}, Missing: []signal.GPUMissing{{What: "name", Why: "y"}}},
 	}, []correlate.EngineEnergy{{Model: "m", Method: "sole", Joules: 50, Tokens: 100}, {Model: "n", Method: "process_utilization", Joules: 5, Tokens: 10}, {Model: "o", Method: "sole", Joules: 5}})
+	s.SetGPUWork([]correlate.EngineWork{{Model: "m", Loose: true, Nobody: 0.25, Outside: signal.Some(7.0), Phases: []correlate.PhaseWork{{Phase: "prefill", Seconds: 1.5, Joules: signal.Some(30.0)}, {Phase: "decode", Seconds: 3}}}})
 	var b bytes.Buffer
 	if err := s.Write(&b); err != nil {
 		t.Fatal(err)
@@ -27,6 +28,7 @@ gpu0 H100: busy 46%, memory 5.0 of 80.0 GiB, 145 W, 1235 J, 65 C, throttled: sw_
 gpu1: XID 79, lost
 m: 0.5 J per output token (derived: 50 J, 100 tokens, alone on its GPUs)
 n: 0.5 J per output token (derived: 5 J, 10 tokens, its share by process utilization)
+m: GPU time of steps: prefill 1.5 s 30 J, decode 3 s, 0.25 s of no request, 7 J between steps (derived: at most, from the beginning of a step to its outputs)
 `
 	if !strings.Contains(b.String(), want) {
 		t.Errorf("got\n%s\nwant\n%s", &b, want)

@@ -41,6 +41,7 @@ type Summary struct {
 	notes   []string
 	gpus    []correlate.GPU
 	energy  []correlate.EngineEnergy
+	work    []correlate.EngineWork
 }
 
 // NewSummary returns an empty summary.

@@ -1,0 +1,461 @@
+package correlate
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"inferspan/correlate/semconv"
+	"inferspan/correlate/signal"
+)
+
+// What a step kept its GPU busy with is shared out to its requests.
+//
+// The time of a step is the one in which its forward pass can have run, by what the host
+// saw: from when its first launch had been made and the pass before was done, to when the
+// host had its outputs. Times of the steps of one host do not overlap. Each is shared out
+// by scheduled tokens, of prompts and generated ones alike, in whole nanoseconds: the
+// parts add up to it.
+//
+// The energy of an interval between two samples is taken to flow evenly: that of a step is
+// the one of its time, shared out to its requests as the time is. What flowed outside of
+// all steps is nobody's.
+
+// Methods of the time of a step, and of sharing it out.
+const (
+	methodPass   = "forward_pass" // from the first launch
+	methodStep   = "forward_step" // from the beginning of the step: not all launches are seen
+	methodTokens = "scheduled_tokens"
+)
+
+// Reasons why a request's part is not known, or some time is no request's.
+const (
+	reasonSteps     = "not all of its steps were seen"
+	reasonCalls     = "calls of the CUDA driver were not seen in all of its steps"
+	reasonPass      = "the forward pass of a step was not seen whole"
+	reasonOrder     = "the forward pass of a step was not seen in its order"
+	reasonTokens    = "the tokens of all requests in a step are not known"
+	reasonOver      = "the request was over"
+	reasonNoTime    = "its GPU time is not known"
+	reasonUnread    = "the GPUs were not read during all of it"
+	reasonNotAgain  = "the GPUs had not been read again when it was exported"
+	reasonManyHosts = "several processes of the engine call for work on GPUs"
+)
+
+// Bounds on what waits for the next sample: a second has up to a thousand steps, and a
+// step takes seconds at most.
+const (
+	maxUses      = 4096
+	maxIntervals = 64
+)
+
+// busyWindow is the time over which the share of busy time is taken, as energyWindow.
+const busyWindow = energyWindow
+
+// gpuLedger is what the steps of an engine kept its GPUs busy with.
+type gpuLedger struct {
+	times     []busyTotal
+	nobody    []unattributed
+	uses      []gpuUse         // whose last interval has not closed
+	intervals []energyInterval // in which a step under way may have its part
+	outside   []busyTotal      // joules without a phase
+	read      bool             // an interval has closed
+
+	from signal.Mono // of the window
+	busy signal.Mono // in it
+	last signal.Opt[float64]
+}
+
+// busyTotal is time, or energy, of a phase by a method.
+type busyTotal struct {
+	kind   int
+	method string
+	time   int64
+	joules float64
+}
+
+// gpuUse is the time of a step.
+type gpuUse struct {
+	from, to signal.Mono
+	covered  signal.Mono // of it, by intervals
+	parts    []gpuPart
+}
+
+// gpuPart is a request's.
+type gpuPart struct {
+	of   *gpuTime // nil: no request's
+	kind int
+	time int64
+}
+
+// energyInterval is what the GPUs of an engine used between two samples.
+type energyInterval struct {
+	from, to signal.Mono
+	joules   float64
+	method   string
+	reason   string // why it is not known
+	given    float64
+}
+
+// gpuTime is a request's part of the steps that it was in.
+type gpuTime struct {
+	steps   int64
+	time    int64
+	loose   bool   // in some of them by methodStep
+	unknown string // why the time of one is not known
+
+	joules  float64
+	method  string
+	open    int    // steps whose last interval has not closed
+	missing string // why the energy of one is not known
+}
+
+// busy returns when the GPU worked on the pass of a step that began then, at most.
+func (h *gpuHost) busy(begin signal.Mono) (from, to signal.Mono, method, reason string) {
+	k := slices.IndexFunc(h.passes, func(p *pass) bool { return p.begin == begin })
+	if begin <= 0 || k < 0 || !h.passes[k].waited {
+		return 0, 0, "", reasonPass
+	}
+	p := h.passes[k]
+	// Before its step begins nothing of it can be launched.
+	from, method = p.begin, methodStep
+	if p.from.Launches && p.from.Epoch == p.to.Epoch && p.first != 0 {
+		from, method = p.first, methodPass
+	}
+	from, to = max(from, h.busyUntil), p.wait.At
+	if to <= from {
+		return 0, 0, "", reasonOrder
+	}
+	h.busyUntil = to
+	return from, to, method, ""
+}
+
+// shareStep shares a step out to its requests. It comes after what the step says of them.
+func (c *Correlator) shareStep(co *core, s *signal.Step) {
+	e := co.eng
+	h := e.gpuHost(co.PID)
+	if h == nil {
+		return
+	}
+	h.settled = max(h.settled, s.Schedule)
+	from, to, method, reason := h.busy(s.Schedule)
+	l := &e.ledger
+	defer l.conclude(e)
+
+	ended := cmp.Or(max(s.Update, 0), s.Schedule, s.Dispatch) // as requestStep has it
+	of := func(q *signal.StepRequest) *gpuTime {
+		r := co.find(string(q.ID))
+		if r == nil || r.done && ended > r.endAt {
+			return nil
+		}
+		if r.gpu == nil {
+			r.gpu = &gpuTime{}
+		}
+		return r.gpu
+	}
+	known, tokens := !s.Partial, int64(0)
+	for i := range s.Requests {
+		n := s.Requests[i].Tokens
+		known = known && n >= 0 && n < mostTokens
+		tokens += max(n, 0)
+	}
+	if reason == "" && (!known || tokens == 0) {
+		l.count(kindUnknown, method, int64(to-from))
+		l.leave(reasonTokens, to-from)
+		reason = reasonTokens
+		l.use(e, gpuUse{from: from, to: to, parts: []gpuPart{{nil, kindUnknown, int64(to - from)}}})
+	}
+	if reason != "" {
+		for i := range s.Requests {
+			if t := of(&s.Requests[i]); t != nil {
+				t.steps++
+				t.unknown = cmp.Or(t.unknown, reason)
+			}
+		}
+		return
+	}
+	u := gpuUse{from: from, to: to, parts: make([]gpuPart, 0, len(s.Requests))}
+	before, sum := int64(0), int64(0)
+	for i := range s.Requests {
+		q := &s.Requests[i]
+		// Of the time up to this token in the batch, so that what is rounded off goes on.
+		sum += q.Tokens
+		upTo := proportion(int64(to-from), sum, tokens)
+		kind, _ := kindOf(q.Phase)
+		x := gpuPart{of(q), kind, upTo - before}
+		before = upTo
+		l.count(kind, method, x.time)
+		if x.of == nil {
+			l.leave(reasonOver, signal.Mono(x.time))
+		} else {
+			x.of.steps++
+			x.of.time += x.time
+			x.of.loose = x.of.loose || method == methodStep
+		}
+		u.parts = append(u.parts, x)
+	}
+	l.use(e, u)
+}
+
+// proportion is all*part/of, rounded down; none is negative and part is at most of.
+func proportion(all, part, of int64) int64 {
+	hi, lo := bits.Mul64(uint64(all), uint64(part))
+	q, _ := bits.Div64(hi, lo, uint64(of))
+	return int64(q)
+}
+
+func totalOf(list *[]busyTotal, kind int, method string) *busyTotal {
+	for i := range *list {
+		if t := &(*list)[i]; t.kind == kind && t.method == method {
+			return t
+		}
+	}
+	*list = append(*list, busyTotal{kind: kind, method: method})
+	return &(*list)[len(*list)-1]
+}
+
+func (l *gpuLedger) count(kind int, method string, ns int64) {
+	totalOf(&l.times, kind, method).time += ns
+}
+
+func (l *gpuLedger) leave(reason string, t signal.Mono) {
+	for i := range l.nobody {
+		if l.nobody[i].reason == reason {
+			l.nobody[i].time += t
+			return
+		}
+	}
+	l.nobody = append(l.nobody, unattributed{reason, t})
+}
+
+// use takes in the time of a step.
+func (l *gpuLedger) use(e *engine, u gpuUse) {
+	if l.from == 0 {
+		l.from = u.from
+	}
+	l.busy += max(u.to-max(u.from, l.from), 0)
+	if d := u.to - l.from; d >= busyWindow {
+		l.last = signal.Some(float64(l.busy) / float64(d))
+		l.from, l.busy = u.to, 0
+	}
+
+	read := e.energy.at
+	if read == 0 || len(l.uses) >= maxUses {
+		u.miss(reasonUnread)
+		return
+	}
+	for i := range l.intervals {
+		l.give(&l.intervals[i], &u)
+	}
+	if u.to <= read {
+		u.close()
+		return
+	}
+	for _, x := range u.parts {
+		if x.of != nil {
+			x.of.open++
+		}
+	}
+	l.uses = append(l.uses, u)
+}
+
+func (u *gpuUse) miss(reason string) {
+	for _, x := range u.parts {
+		if x.of != nil {
+			x.of.missing = cmp.Or(x.of.missing, reason)
+		}
+	}
+}
+
+// close: the intervals that it lies in are over.
+func (u *gpuUse) close() {
+	if u.covered < u.to-u.from {
+		u.miss(reasonUnread)
+	}
+}
+
+// interval takes in what the engine's GPUs used between two samples, or why that is not known.
+func (l *gpuLedger) interval(c *Correlator, e *engine, i energyInterval) {
+	if len(e.gpuHosts) == 0 {
+		return
+	}
+	l.read = true
+	if len(e.gpuHosts) > 1 {
+		i.joules, i.reason = 0, cmp.Or(i.reason, reasonManyHosts)
+	}
+	n := 0
+	for k := range l.uses {
+		u := &l.uses[k]
+		l.give(&i, u)
+		if u.to > i.to {
+			l.uses[n] = *u
+			n++
+			continue
+		}
+		l.end(u)
+	}
+	clear(l.uses[n:])
+	l.uses = l.uses[:n]
+	l.intervals = append(l.intervals, i)
+	l.conclude(e)
+	c.energyKnown()
+}
+
+// end closes a use that was waited for.
+func (l *gpuLedger) end(u *gpuUse) {
+	u.close()
+	for _, x := range u.parts {
+		if x.of != nil {
+			x.of.open--
+		}
+	}
+}
+
+// unread: no sample tells of the GPUs any more.
+func (l *gpuLedger) unread(c *Correlator) {
+	for k := range l.uses {
+		l.end(&l.uses[k])
+	}
+	l.uses = nil
+	c.energyKnown()
+}
+
+// give gives a step its part of an interval.
+func (l *gpuLedger) give(i *energyInterval, u *gpuUse) {
+	d := min(u.to, i.to) - max(u.from, i.from)
+	if d <= 0 {
+		return
+	}
+	u.covered += d
+	if i.reason != "" {
+		u.miss(i.reason)
+		return
+	}
+	of := i.joules * float64(d) / float64(i.to-i.from)
+	i.given += of
+	for _, x := range u.parts {
+		j := of * float64(x.time) / float64(u.to-u.from)
+		totalOf(&l.times, x.kind, i.method).joules += j
+		if x.of != nil {
+			x.of.joules += j
+			if x.of.method != methodUtilization {
+				x.of.method = i.method
+			}
+		}
+	}
+}
+
+// conclude gives up the intervals in which no step under way can have a part.
+func (l *gpuLedger) conclude(e *engine) {
+	until := signal.Mono(1<<63 - 1)
+	for _, h := range e.gpuHosts {
+		for _, p := range h.passes {
+			if p.begin > h.settled {
+				until = min(until, p.begin)
+				break
+			}
+		}
+	}
+	n := 0
+	for n < len(l.intervals) && (l.intervals[n].to <= until || len(l.intervals)-n > maxIntervals) {
+		if i := &l.intervals[n]; i.reason == "" {
+			totalOf(&l.outside, 0, i.method).joules += max(i.joules-i.given, 0)
+		}
+		n++
+	}
+	l.intervals = slices.Delete(l.intervals, 0, n)
+}
+
+// awaitsEnergy: the next sample will tell of the energy of r, which is over.
+func (r *request) awaitsEnergy() bool {
+	g := r.gpu
+	return g != nil && g.open > 0 && g.missing == "" && g.unknown == "" && r.core.eng.energy.at != 0
+}
+
+// energyKnown lets the requests go that waited for nothing but a sample.
+func (c *Correlator) energyKnown() {
+	for _, r := range slices.Clone(c.waiting) {
+		if r.live && r.waiting && r.forEnergy && !r.awaitsEnergy() {
+			c.settle(r)
+		}
+	}
+}
+
+// gpuAttrs adds r's part of the steps that it was in.
+func (c *Correlator) gpuAttrs(v *view, a *attrs) {
+	r := v.r
+	e := r.core.eng
+	if r.steps == nil || e.gpuHost(r.core.PID) == nil {
+		return
+	}
+	g := r.gpu
+	if g == nil {
+		g = &gpuTime{}
+	}
+	why := ""
+	switch {
+	case !c.stepsComplete(r):
+		why = reasonSteps
+	case g.steps != r.steps.count:
+		why = reasonCalls
+	default:
+		why = g.unknown
+	}
+	leave := func(name, why string) { v.unavailable.add(name + ": " + why) }
+	how := methodPass
+	if g.loose {
+		how = methodStep
+	}
+	how += ", " + methodTokens
+	if why != "" {
+		leave(semconv.AttrInferspanGPUTime, why)
+		why = reasonNoTime
+	} else {
+		a.put(semconv.AttrInferspanGPUTime, float64(g.time)/1e9)
+		v.derive(how, semconv.AttrInferspanGPUTime)
+	}
+	if !e.ledger.read && e.energy.at == 0 {
+		return
+	}
+	if why == "" {
+		why = g.missing
+	}
+	if why == "" && g.open > 0 {
+		why = reasonNotAgain
+	}
+	if why != "" {
+		leave(semconv.AttrInferspanGPUEnergy, why)
+		return
+	}
+	a.put(semconv.AttrInferspanGPUEnergy, g.joules)
+	v.derive(g.method+", "+how, semconv.AttrInferspanGPUEnergy)
+}
+
+func (l *gpuLedger) points(f families, e *engine, now signal.Mono) {
+	for _, t := range l.times {
+		kind := stepKinds[t.kind]
+		if t.method == methodPass || t.method == methodStep {
+			f.add(semconv.MetricIDOwnGPUBusyTime, float64(t.time)/1e9, e.res, e.model, kind, t.method)
+		} else {
+			f.add(semconv.MetricIDOwnGPUBusyEnergy, t.joules, e.res, e.model, kind, t.method)
+		}
+	}
+	for _, t := range l.outside {
+		f.add(semconv.MetricIDOwnGPUOutsideEnergy, t.joules, e.res, e.model, t.method)
+	}
+	for _, n := range l.nobody {
+		f.add(semconv.MetricIDOwnGPUNobodyTime, float64(n.time)/1e9, e.res, e.model, n.reason)
+	}
+	if share := l.share(now); share.OK && len(e.gpuHosts) == 1 {
+		f.add(semconv.MetricIDOwnGPUEngineBusy, share.V, e.res, e.model, methodPass)
+	}
+}
+
+// share is the part of the latest time in which a pass was under way: of the window
+// before, until the one that fills is as long.
+func (l *gpuLedger) share(now signal.Mono) signal.Opt[float64] {
+	if d := now - l.from; l.from != 0 && d >= busyWindow {
+		return signal.Some(float64(l.busy) / float64(d))
+	}
+	return l.last
+}

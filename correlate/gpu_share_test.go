@@ -1,0 +1,418 @@
+package correlate
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"inferspan/correlate/metric"
+	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
+)
+
+// boardAt is a look at the only GPU, which the core alone is on and which has used mj.
+func (s *script) boardAt(t float64, mj int64, procs ...signal.GPUProcess) *script {
+	if procs == nil {
+		procs = []signal.GPUProcess{onGPU(corePID, -1)}
+	}
+	return s.put(&signal.GPUSamples{At: at(t), Samples: []signal.GPUSample{energySample("G", mj, procs...)}})
+}
+
+// shared is two requests: the prompt of a in one step, then the prompt of b beside a token
+// of a, launched before the wait for the one before, then a token of each. energy has the
+// GPU read at 90, 190 and 290 ms: 1 J each.
+func shared(energy bool, edit ...func(*gpuScript)) *script {
+	s := newScript()
+	g := newGPU(s)
+	for _, e := range edit {
+		e(g)
+	}
+	if energy {
+		s.boardAt(90, 1000)
+	}
+	s.add(94, 95, "a", func(a *signal.RequestAdded) { a.Param.HasStop = false }).add(94, 95, "b")
+	g.mark(100, true).launch(40, 0, 101, 103)
+	g.mark(104, true).launch(20, 0, 105, 106).wait(103.5, 106.5, 109).mark(110, false)
+	s.iterate(11, 100, 110, reqs(in("a", 16, 0, signal.StepNew, signal.StepPrefillEnd))).
+		step(110, out("a", 1, started(97, 100)))
+	g.wait(106.2, 113.5, 119).mark(120, false)
+	s.iterate(12, 104, 120, reqs(in("a", 1, 16, signal.StepRunning, signal.StepDecode), in("b", 6, 0, signal.StepNew, signal.StepPrefillEnd))).
+		step(120, out("a", 1), out("b", 1, started(97, 104)))
+	g.mark(184, true).launch(20, 0, 185, 186).wait(186.2, 187, 195).mark(196, false)
+	s.iterate(13, 184, 196, reqs(in("a", 1, 17, signal.StepRunning, signal.StepDecode), in("b", 1, 6, signal.StepRunning, signal.StepDecode))).
+		step(196, out("a", 1, finished(signal.FinishLength, "length")), out("b", 1, finished(signal.FinishLength, "length")))
+	if energy {
+		// The look at 190 ms is seen before the end of the step under way.
+		k := slices.IndexFunc(s.sig, func(x signal.Signal) bool {
+			w, ok := x.(*signal.GPUWait)
+			return ok && w.At == at(195)
+		})
+		last := slices.Clone(s.sig[k:])
+		s.sig = s.sig[:k]
+		s.boardAt(190, 2000)
+		s.sig = append(s.sig, last...)
+		s.boardAt(290, 3000)
+	}
+	return s
+}
+
+func requestsOf(trees []*trace.Tree) map[string]*trace.Span {
+	out := map[string]*trace.Span{}
+	for _, s := range find(trees, "llm_request") {
+		out[fmt.Sprint(s.Attr("gen_ai.request.id"))] = s
+	}
+	return out
+}
+
+// TestGPUTime: 8 ms for the first step, 10 from when it was done for the second, of which
+// a has 1/7, and 10 ms for the last, of which each has half.
+func TestGPUTime(t *testing.T) {
+	end := signal.Signal(&signal.Detach{At: at(20000)})
+	trees, m := run(t, NewOptions(), append(shared(false).sig, end))
+	by := requestsOf(trees)
+	method := []string{"inferspan.gpu.time: forward_pass, scheduled_tokens"}
+	wantAttrs(t, by["a"], map[string]any{"inferspan.gpu.time": (8e6 + 1428571 + 5e6) / 1e9, "inferspan.gpu.energy": nil, "inferspan.unavailable": nil, "inferspan.derived.methods": method})
+	wantAttrs(t, by["b"], map[string]any{"inferspan.gpu.time": (8571429 + 5e6) / 1e9, "inferspan.derived.methods": method})
+	for _, tr := range trees {
+		conforms(t, tr, NewOptions())
+	}
+	if got := point(t, m, "inferspan.gpu.engine.busy_time", "prefill", "forward_pass"); got != 0.016571429 {
+		t.Errorf("prefill %v s", got)
+	}
+	if got := point(t, m, "inferspan.gpu.engine.busy_time", "decode", "forward_pass"); got != 0.011428571 {
+		t.Errorf("decode %v s", got)
+	}
+	if got := point(t, m, "inferspan.gpu.engine.busy", "forward_pass"); math.Abs(got-0.028/19.899) > 1e-9 {
+		t.Errorf("busy share %v", got)
+	}
+
+	// With graphs only, a step counts from its beginning.
+	trees, _ = run(t, NewOptions(), append(shared(false, func(g *gpuScript) { g.point.Launches = false }).sig, end))
+	wantAttrs(t, requestsOf(trees)["b"], map[string]any{"inferspan.gpu.time": (8571429 + 55e5) / 1e9, "inferspan.derived.methods": []string{"inferspan.gpu.time: forward_step, scheduled_tokens"}})
+}
+
+// TestGPUEnergy: 1 J in 100 ms is 10 W. The last step lies in two intervals, of which the
+// second closes after the requests are over: they wait for it.
+func TestGPUEnergy(t *testing.T) {
+	c := New(NewOptions())
+	var trees []*trace.Tree
+	for _, s := range shared(true).sig {
+		n := len(trees)
+		c.Put(s, func(tr *trace.Tree) { trees = append(trees, tr) })
+		if _, ok := s.(*signal.GPUSamples); len(trees) != n && !ok {
+			t.Error("exported before the GPU was read")
+		}
+	}
+	by := requestsOf(trees)
+	if len(by) != 2 {
+		t.Fatalf("%d requests", len(by))
+	}
+	for id, want := range map[string]float64{"a": 10 * 0.014428571, "b": 10 * 0.013571429} {
+		got, _ := by[id].Attr("inferspan.gpu.energy").(float64)
+		if math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s: %v J, want %v", id, got, want)
+		}
+		wantAttrs(t, by[id], map[string]any{"inferspan.unavailable": nil, "inferspan.derived.methods": []string{"inferspan.gpu.time: forward_pass, scheduled_tokens", "inferspan.gpu.energy: sole, forward_pass, scheduled_tokens"}})
+	}
+	for labels, want := range map[string]float64{"prefill": 0.16571429, "decode": 0.11428571} {
+		if got := point(t, c.Metrics(), "inferspan.gpu.engine.busy_energy", labels, "sole"); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s: %v J, want %v", labels, got, want)
+		}
+	}
+	if got := point(t, c.Metrics(), "inferspan.gpu.engine.outside_energy", "sole"); math.Abs(got-1.72) > 1e-9 {
+		t.Errorf("outside of steps: %v J, want 1.72", got)
+	}
+	metricsConform(t, c.Metrics())
+}
+
+// TestGPUShareUnknown: what is not known is left out, with the reason.
+func TestGPUShareUnknown(t *testing.T) {
+	step := func(number int64, edit func(*signal.Step)) func(signal.Signal) {
+		return func(x signal.Signal) {
+			if s, ok := x.(*signal.Step); ok && s.Number.V == number {
+				edit(s)
+			}
+		}
+	}
+	const onTime, onEnergy = "inferspan.gpu.time: ", "inferspan.gpu.energy: "
+	for name, c := range map[string]struct {
+		edit func(signal.Signal)
+		want map[string][]string // of a and b
+	}{
+		"a wait was not seen": {func(x signal.Signal) {
+			if w, ok := x.(*signal.GPUWait); ok && w.At == at(109) {
+				w.Submitter++
+			}
+		}, map[string][]string{"a": {onTime + reasonPass, onEnergy + reasonNoTime}, "b": nil}},
+		"tokens not known": {step(12, func(s *signal.Step) { s.Requests[1].Tokens = -1 }),
+			map[string][]string{"a": {onTime + reasonTokens, onEnergy + reasonNoTime}, "b": {onTime + reasonTokens, onEnergy + reasonNoTime}}},
+		"a step was not seen": {step(13, func(s *signal.Step) { s.Number.V++ }),
+			map[string][]string{"a": {onTime + reasonSteps, onEnergy + reasonNoTime}, "b": {onTime + reasonSteps, onEnergy + reasonNoTime}}},
+		"a stranger came": {func(x signal.Signal) {
+			if g, ok := x.(*signal.GPUSamples); ok && g.At == at(290) {
+				g.Samples[0].Processes = append(g.Samples[0].Processes, onGPU(99, -1))
+			}
+		}, map[string][]string{"a": {onEnergy + reasonChanged}, "b": {onEnergy + reasonChanged}}},
+		"not read again": {func(x signal.Signal) {
+			if g, ok := x.(*signal.GPUSamples); ok && g.At == at(290) {
+				g.At = at(4000)
+			}
+		}, map[string][]string{"a": {onEnergy + reasonNotAgain}, "b": {onEnergy + reasonNotAgain}}},
+		"first read later": {func(x signal.Signal) {
+			if g, ok := x.(*signal.GPUSamples); ok && g.At == at(90) {
+				g.Samples[0].Processes = nil
+			}
+		}, map[string][]string{"a": {onEnergy + reasonUnread}, "b": {onEnergy + reasonUnread}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := shared(true)
+			for _, x := range s.sig {
+				c.edit(x)
+			}
+			last := s.sig[len(s.sig)-1]
+			s.sig = s.sig[:len(s.sig)-1]
+			s.put(&signal.EngineState{At: at(289), Core: testCore})
+			if name == "not read again" {
+				s.put(&signal.EngineState{At: at(1400), Core: testCore})
+			}
+			s.put(last).put(&signal.Detach{At: at(5000)})
+			trees, _ := run(t, NewOptions(), s.sig)
+			by := requestsOf(trees)
+			for id, want := range c.want {
+				got, _ := by[id].Attr("inferspan.unavailable").([]string)
+				if !slices.Equal(got, want) {
+					t.Errorf("%s: %q, want %q", id, got, want)
+				}
+				for _, name := range []string{"inferspan.gpu.time", "inferspan.gpu.energy"} {
+					missing := slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(w, name+": ") })
+					if (by[id].Attr(name) == nil) != missing {
+						t.Errorf("%s: %s is %v", id, name, by[id].Attr(name))
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestGPUShareHosts: the energy of several processes with steps cannot be told apart.
+func TestGPUShareHosts(t *testing.T) {
+	s := shared(true)
+	s.sig = slices.Insert(s.sig, 3, signal.Signal(&signal.GPUMark{GPUPoint: signal.GPUPoint{At: at(91), Engine: 1, PID: 201, TID: 201, Marks: 1}, Step: true}))
+	trees, _ := run(t, NewOptions(), append(s.sig, &signal.Detach{At: at(5000)}))
+	for id, r := range requestsOf(trees) {
+		if r.Attr("inferspan.gpu.time") == nil {
+			t.Errorf("%s: no time", id)
+		}
+		wantAttrs(t, r, map[string]any{"inferspan.gpu.energy": nil, "inferspan.unavailable": []string{"inferspan.gpu.energy: " + reasonManyHosts}})
+	}
+}
+
+// workload is an engine with a batch of requests on a GPU that is read now and then, with
+// all that can be missing.
+func workload(rng *rand.Rand) []signal.Signal {
+	s := newScript()
+	g := newGPU(s)
+	type job struct {
+		id                  string
+		prompt, done, wants int64
+	}
+	var jobs []*job
+	async, graphs, flaky := rng.IntN(2) == 0, rng.IntN(2) == 0, rng.IntN(3) > 0
+	odd := func(n int) bool { return flaky && rng.IntN(n) == 0 }
+	g.point.Launches = !graphs
+	now, board, mj := 100.0, 90.0, int64(5)
+	look := func() {
+		for board < now {
+			board += 20 + 30*rng.Float64()
+			mj += rng.Int64N(900)
+			procs := []signal.GPUProcess{onGPU(corePID, 30)}
+			if odd(4) {
+				procs = append(procs, onGPU(99, rng.Int64N(20)))
+			}
+			s.boardAt(board, mj, procs...)
+		}
+	}
+	type turn struct {
+		begin, submitted float64
+		batch            []signal.StepRequest
+		outs             []signal.Output
+	}
+	var before *turn
+	number := int64(10)
+	end := func(x *turn, from float64) {
+		d := max(now, x.submitted) + 5*rng.Float64()
+		if !odd(30) {
+			g.wait(x.submitted, max(from, x.submitted), d)
+		}
+		now = d
+		look()
+		now += 0.1
+		g.mark(now, false)
+		if number++; odd(60) {
+			number++
+		}
+		s.iterate(number, x.begin, now, x.batch, func(st *signal.Step) {
+			st.Partial = odd(40)
+			if odd(40) && len(st.Requests) > 0 {
+				st.Requests[0].Tokens = -1
+			}
+		})
+		if len(x.outs) > 0 {
+			s.step(now, x.outs...)
+		}
+		now += 0.6
+	}
+	for k := 0; k < 150 || len(jobs) > 0; k++ {
+		if k < 120 && rng.IntN(3) == 0 {
+			id := fmt.Sprint("r", k)
+			s.add(now, now+0.01, id, func(a *signal.RequestAdded) { a.PromptTokens = signal.Some(int64(10)) })
+			jobs = append(jobs, &job{id: id, prompt: 1 + rng.Int64N(2000), wants: 1 + rng.Int64N(12)})
+		}
+		now += 0.1
+		begin := now
+		x := &turn{begin: begin}
+		if odd(50) {
+			g.point.Marks++
+		}
+		if odd(50) {
+			g.point.Epoch++
+			g.point.Launches = !g.point.Launches
+		}
+		g.mark(now, true)
+		now += 0.1
+		for _, j := range jobs {
+			e, ph, n := signal.StepRunning, signal.StepDecode, int64(1+rng.IntN(3)/2)
+			if j.done == 0 {
+				e = signal.StepNew
+			}
+			o := out(j.id, 1)
+			switch {
+			case j.done+700 < j.prompt:
+				ph, n = signal.StepPrefillChunk, 700
+			case j.done < j.prompt:
+				ph, n = signal.StepPrefillEnd, j.prompt-j.done
+				started(now-3, now-2)(&o)
+			}
+			x.batch = append(x.batch, in(j.id, n, j.done, e, ph))
+			if j.done += n; ph != signal.StepPrefillChunk {
+				if j.wants--; j.wants == 0 {
+					finished(signal.FinishLength, "length")(&o)
+				}
+				x.outs = append(x.outs, o)
+			}
+		}
+		jobs = slices.DeleteFunc(jobs, func(j *job) bool { return j.wants == 0 })
+		g.launch(30, 1, now, now+0.5)
+		now += 0.7
+		x.submitted = now
+		now += 0.1
+		if !async {
+			end(x, now)
+			continue
+		}
+		if before != nil {
+			end(before, now)
+		}
+		before = x
+	}
+	if before != nil {
+		end(before, now)
+	}
+	now += 60
+	look()
+	return s.put(&signal.Detach{At: at(board + 3000)}).sig
+}
+
+// TestPropertyGPUShare: the parts of requests and what is nobody's are the time of the
+// steps, to the nanosecond; their energy and what flowed outside of steps is the engine's.
+func TestPropertyGPUShare(t *testing.T) {
+	timed, powered := 0, 0
+	for seed := range uint64(80) {
+		sig := workload(rand.New(rand.NewPCG(seed, 7)))
+		c := New(NewOptions())
+		all := map[*gpuTime]string{}
+		var trees []*trace.Tree
+		var before metric.Snapshot
+		for i, s := range sig {
+			c.Put(s, func(tr *trace.Tree) {
+				conforms(t, tr, NewOptions())
+				trees = append(trees, tr)
+			})
+			for r := c.reqs.head; r != nil; r = r.next {
+				if r.gpu != nil {
+					all[r.gpu] = r.external
+				}
+			}
+			if i%40 == 0 {
+				m := c.Metrics()
+				metricsConform(t, m)
+				grows(t, before, m)
+				before = m
+			}
+		}
+		l := &c.engines[0].ledger
+		requests, nobody, total := int64(0), int64(0), int64(0)
+		joules, used, outside, known := 0.0, 0.0, 0.0, 0.0
+		for g := range all {
+			requests += g.time
+			joules += g.joules
+			if g.open != 0 || g.time < 0 || g.joules < 0 {
+				t.Errorf("seed %d: %s ends as %+v", seed, all[g], *g)
+			}
+		}
+		for _, n := range l.nobody {
+			nobody += int64(n.time)
+		}
+		for _, x := range l.times {
+			total += x.time
+			used += x.joules
+		}
+		if requests+nobody != total || total == 0 {
+			t.Errorf("seed %d: %d ns of requests and %d of nobody, of %d", seed, requests, nobody, total)
+		}
+		for _, x := range l.outside {
+			outside += x.joules
+		}
+		for _, x := range c.engines[0].energy.shares {
+			known += x.joules
+		}
+		if joules > used*(1+1e-9) || nobody == 0 && math.Abs(joules-used) > 1e-6 {
+			t.Errorf("seed %d: %v J of requests, of %v", seed, joules, used)
+		}
+		if len(l.intervals) != 0 || len(l.uses) != 0 || math.Abs(used+outside-known) > 1e-6*known {
+			t.Errorf("seed %d: %v J of steps and %v outside, of %v; %d intervals and %d steps left", seed, used, outside, known, len(l.intervals), len(l.uses))
+		}
+		for id, s := range requestsOf(trees) {
+			sum := 0.0
+			for g, of := range all {
+				if of == id {
+					sum += float64(g.time) / 1e9
+				}
+			}
+			if v, ok := s.Attr("inferspan.gpu.time").(float64); ok {
+				timed++
+				if v != sum {
+					t.Errorf("seed %d: %s has %v s, its parts are %v", seed, id, v, sum)
+				}
+			}
+			if s.Attr("inferspan.gpu.energy") != nil {
+				powered++
+			}
+		}
+		var again []*trace.Tree
+		d := New(NewOptions())
+		for _, s := range sig {
+			d.Put(s, func(tr *trace.Tree) { again = append(again, tr) })
+		}
+		if !reflect.DeepEqual(trees, again) || !reflect.DeepEqual(c.Metrics(), d.Metrics()) {
+			t.Errorf("seed %d: two runs differ", seed)
+		}
+	}
+	if timed < 500 || powered < 200 {
+		t.Errorf("only %d requests with time, %d with energy", timed, powered)
+	}
+}
