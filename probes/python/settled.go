@@ -45,7 +45,8 @@ func (in *Interp) findGIL(runtime uint64) error {
 	if err := in.read(in.gil+uint64(l.GILLocked), b[:]); err != nil {
 		return fmt.Errorf("finding the global lock: %w", err)
 	}
-	if locked := le.Uint32(b[:]); locked > 1 || holder%8 != 0 {
+	locked := le.Uint32(b[:])
+	if locked > 1 || holder%8 != 0 {
 		return fmt.Errorf("finding the global lock: locked is %d, holder %#x: %w", int32(locked), holder, ErrCorrupt)
 	}
 	if holder == 0 {
@@ -61,8 +62,13 @@ func (in *Interp) findGIL(runtime uint64) error {
 		}
 		ts, err = in.u64(ts + uint64(l.ThreadNext))
 	}
+	if ts == 0 && locked == 0 {
+		// The last one to have it has ended: threads of C++ libraries are Python threads
+		// for a call only, and in an idle process nobody takes the lock after them.
+		return nil
+	}
 	if ts == 0 {
-		// A thread that ended, or one of another interpreter.
+		// Changed meanwhile, or one of another interpreter.
 		return fmt.Errorf("finding the global lock: its holder %#x is not one of the threads: %w", holder, ErrUnstable)
 	}
 	return nil

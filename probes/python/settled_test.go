@@ -186,3 +186,24 @@ func TestGone(t *testing.T) {
 		}
 	})
 }
+
+// TestHolderEnded: a lock that nobody has may still name a thread that has ended.
+func TestHolderEnded(t *testing.T) {
+	eachImage(t, func(t *testing.T, in *Interp, w *words, _ func(string) Value) {
+		l := &in.layout
+		locked, err := in.u64(in.gil + uint64(l.GILLocked))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.at[in.gil+uint64(l.GILHolder)] = 0x7f0000009bc0 // none of the threads
+		for _, x := range []struct {
+			locked uint64
+			want   error
+		}{{0, nil}, {1, ErrUnstable}, {2, ErrCorrupt}} {
+			w.at[in.gil+uint64(l.GILLocked)] = locked&^0xffffffff | x.locked
+			if err := in.findGIL(in.img.runtime); !errors.Is(err, x.want) {
+				t.Errorf("locked %d: %v, want %v", x.locked, err, x.want)
+			}
+		}
+	})
+}
