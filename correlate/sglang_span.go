@@ -280,7 +280,9 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	if t.kind == threadScheduler {
 		probes = signal.DetailSteps
 	}
-	loops := t.unseen && r.level >= stageDefs[semconv.NameDecodeLoop].level
+	// A rank that sends nothing shows no last results.
+	silent := t.kind == threadScheduler && t.complete == 0 && open && b.v.outcome == OutcomeCompleted
+	loops := (t.unseen || silent) && r.level >= stageDefs[semconv.NameDecodeLoop].level
 	if r.lostDetail(probes) != "" || loops {
 		partial.add(PartialStages)
 	}

@@ -545,6 +545,37 @@ func TestSGLangController(t *testing.T) {
 }
 
 // TestSGLangRanks: each rank is a thread of its own, and the last one may be late.
+// TestSGLangSilentRank: a rank that sends nothing shows neither the end of the request
+// nor its last results.
+func TestSGLangSilentRank(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, level := range []int{2, 3} {
+		s := newSGLang(withProcess(signal.Process{PID: sch1PID, NSPID: sch1PID, Role: "engine_core", HostID: hostID, TensorRank: signal.Some[int64](1), PipelineRank: signal.Some[int64](0)}))
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		for _, pid := range []uint32{schPID, sch1PID} {
+			s.stage(pid, id, "prefill_forward", 4, 10)
+			s.stage(pid, id, "decode_forward", 10, 0)
+			s.stage(pid, id, "decode_loop", 10, 12, round(0))
+		}
+		s.stage(schPID, id, "decode_loop", 12, 14, round(1))
+		s.mark(schPID, id, signal.MarkComplete, 14, "", 0)
+		s.out(14.2, id, 3, finishedLength)
+		s.times(15, id, 0, 0, 11, 15)
+		s.put(&signal.Loss{At: at(2000)})
+		o := NewOptions()
+		o.TraceLevel = level
+		trees, _ := run(t, o, s.sig)
+		conforms(t, trees[0], o)
+		for rank, want := range []string{"<nil>", map[int]string{2: "<nil>", 3: "[stages]"}[level]} {
+			sched := one(t, trees, fmt.Sprintf("Scheduler [TP %d] [PP 0] (host:%s | pid:%d)", rank, hostID[:8], schPID+rank))
+			if got := fmt.Sprint(sched.Attr(semconv.AttrInferspanPartial)); got != want {
+				t.Errorf("level %d, rank %d: partial %s, want %s", level, rank, got, want)
+			}
+		}
+	}
+}
+
 func TestSGLangRanks(t *testing.T) {
 	const id = "aaaaaaaaaa"
 	one := signal.Some[int64](1)
