@@ -11,11 +11,12 @@ import (
 
 // What a step kept its GPU busy with is shared out to its requests.
 //
-// The time of a step is the one in which its forward pass can have run, by what the host
-// saw: from when its first launch had been made and the pass before was done, to when the
-// host had its outputs. Times of the steps of one host do not overlap. Each is shared out
-// by scheduled tokens, of prompts and generated ones alike, in whole nanoseconds: the
-// parts add up to it.
+// The time of a step is from when its first launch had been made and the pass before was
+// done, to when it was done itself, that is, when the host had its outputs. Times of the
+// steps of one host do not overlap, and all in which its GPU worked on steps is in them.
+// What it did on a step before the host had the outputs of the one before counts for that
+// one: a bound on all, not on each. Each is shared out by scheduled tokens, of prompts and
+// generated ones alike, in whole nanoseconds: the parts add up to it.
 //
 // The energy of an interval between two samples is taken to flow evenly: that of a step is
 // the one of its time, shared out to its requests as the time is. What flowed outside of
@@ -110,8 +111,8 @@ type gpuTime struct {
 	missing string // why the energy of one is not known
 }
 
-// busy returns when the GPU worked on the pass of a step that began then, at most.
-func (h *gpuHost) busy(begin signal.Mono) (from, to signal.Mono, method, reason string) {
+// busy returns the time of the step that began then, of which no other has a part.
+func (h *gpuHost) busy(begin signal.Mono, all bool) (from, to signal.Mono, method, reason string) {
 	k := slices.IndexFunc(h.passes, func(p *pass) bool { return p.begin == begin })
 	if begin <= 0 || k < 0 || !h.passes[k].waited {
 		return 0, 0, "", reasonPass
@@ -119,7 +120,7 @@ func (h *gpuHost) busy(begin signal.Mono) (from, to signal.Mono, method, reason 
 	p := h.passes[k]
 	// Before its step begins nothing of it can be launched.
 	from, method = p.begin, methodStep
-	if p.from.Launches && p.from.Epoch == p.to.Epoch && p.first != 0 {
+	if all && p.from.Launches && p.from.Epoch == p.to.Epoch && p.first != 0 {
 		from, method = p.first, methodPass
 	}
 	from, to = max(from, h.busyUntil), p.wait.At
@@ -130,6 +131,13 @@ func (h *gpuHost) busy(begin signal.Mono) (from, to signal.Mono, method, reason 
 	return from, to, method, ""
 }
 
+// launchesSeen: where launches are counted it is at the driver, which all of them reach. A
+// source named otherwise is one that some pass by.
+func (e *engine) launchesSeen() bool {
+	d := e.detail(signal.DetailForward)
+	return d == nil || d.source == ""
+}
+
 // shareStep shares a step out to its requests. It comes after what the step says of them.
 func (c *Correlator) shareStep(co *core, s *signal.Step) {
 	e := co.eng
@@ -138,7 +146,7 @@ func (c *Correlator) shareStep(co *core, s *signal.Step) {
 		return
 	}
 	h.settled = max(h.settled, s.Schedule)
-	from, to, method, reason := h.busy(s.Schedule)
+	from, to, method, reason := h.busy(s.Schedule, e.launchesSeen())
 	l := &e.ledger
 	defer l.conclude(e)
 
