@@ -255,6 +255,46 @@ func TestGPUShareHosts(t *testing.T) {
 	}
 }
 
+// TestGPUSGLang: a request of SGLang waits for the sample after its end too.
+func TestGPUSGLang(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	s := newSGLang()
+	g := newGPU(&s.script)
+	g.point.PID, g.point.TID = sglCore.PID, sglCore.PID
+	board := func(t float64, mj int64) { s.boardAt(t, mj, onGPU(sglCore.PID, -1)) }
+	board(1, 0)
+	s.added(2.5, id)
+	s.times(2.6, id, 1, 2.6, 0, 0)
+	for i := range 3 {
+		b := 4 + 10*float64(i)
+		g.mark(b, true).launch(10, 0, b+1, b+2).wait(b+3, b+4, b+7).mark(b+8, false)
+		q := signal.StepRequest{ID: []byte(id), Tokens: 1, Entry: signal.StepRunning, Phase: signal.StepDecode}
+		if i == 0 {
+			q.Tokens, q.Entry, q.Phase = 10, signal.StepNew, signal.StepPrefillEnd
+		}
+		s.put(&signal.Step{Core: sglCore, Number: signal.Some(int64(70 + i)), Schedule: at(b), Update: at(b + 8.5), Tokens: signal.Some(q.Tokens), Requests: []signal.StepRequest{q}})
+	}
+	s.out(34, id, 3, finishedLength)
+	s.times(35, id, 0, 0, 35, 35)
+	board(101, 2000)
+	trees, _ := run(t, NewOptions(), s.sig)
+	if len(trees) != 1 {
+		t.Fatalf("%d trees", len(trees))
+	}
+	how := "forward_pass, scheduled_tokens"
+	wantAttrs(t, &trees[0].Spans[0], map[string]any{"inferspan.gpu.time": 0.018, "inferspan.unavailable": nil})
+	if got, _ := trees[0].Spans[0].Attr("inferspan.gpu.energy").(float64); math.Abs(got-0.36) > 1e-9 {
+		t.Errorf("%v J, want 0.36: 18 ms at 20 W", got)
+	}
+	methods, _ := trees[0].Spans[0].Attr("inferspan.derived.methods").([]string)
+	for _, want := range []string{"inferspan.gpu.time: " + how, "inferspan.gpu.energy: sole, " + how} {
+		if !slices.Contains(methods, want) {
+			t.Errorf("methods %q, want %q", methods, want)
+		}
+	}
+	conforms(t, trees[0], NewOptions())
+}
+
 // workload is an engine with a batch of requests on a GPU that is read now and then, with
 // all that can be missing.
 func workload(rng *rand.Rand) []signal.Signal {
