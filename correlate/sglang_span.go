@@ -281,9 +281,10 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 		probes = signal.DetailSteps
 	}
 	// A rank that sends nothing shows no last results.
-	silent := t.kind == threadScheduler && t.complete == 0 && open && b.v.outcome == OutcomeCompleted
-	loops := (t.unseen || silent) && r.level >= stageDefs[semconv.NameDecodeLoop].level
-	if r.lostDetail(probes) != "" || loops {
+	silent := t.kind == threadScheduler && t.complete == 0 && b.v.outcome == OutcomeCompleted
+	forward := slices.ContainsFunc(t.stages, func(s stage) bool { return s.def.opens })
+	loops := (t.unseen || silent && open) && r.level >= stageDefs[semconv.NameDecodeLoop].level
+	if r.lostDetail(probes) != "" || loops || silent && len(t.stages) > 0 && !forward {
 		partial.add(PartialStages)
 	}
 	if t.dropped {

@@ -576,6 +576,28 @@ func TestSGLangSilentRank(t *testing.T) {
 	}
 }
 
+// TestSGLangSilentRankOneToken: nor does it show the only forward stage.
+func TestSGLangSilentRankOneToken(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	s := newSGLang(withProcess(signal.Process{PID: sch1PID, NSPID: sch1PID, Role: "engine_core", HostID: hostID, TensorRank: signal.Some[int64](1), PipelineRank: signal.Some[int64](0)}))
+	s.added(2.5, id)
+	s.times(2.6, id, 1, 2.6, 0, 0)
+	s.stage(schPID, id, "prefill_waiting", 3, 4)
+	s.stage(sch1PID, id, "prefill_waiting", 3, 4)
+	s.stage(schPID, id, "prefill_forward", 4, 10)
+	s.mark(schPID, id, signal.MarkComplete, 10, "", 0)
+	s.out(10.2, id, 1, finishedLength)
+	s.times(11, id, 0, 0, 11, 11)
+	s.put(&signal.Loss{At: at(2000)})
+	trees, _ := run(t, NewOptions(), s.sig)
+	for rank, want := range []string{"<nil>", "[stages]"} {
+		sched := one(t, trees, fmt.Sprintf("Scheduler [TP %d] [PP 0] (host:%s | pid:%d)", rank, hostID[:8], schPID+rank))
+		if got := fmt.Sprint(sched.Attr(semconv.AttrInferspanPartial)); got != want {
+			t.Errorf("rank %d: partial %s, want %s", rank, got, want)
+		}
+	}
+}
+
 func TestSGLangRanks(t *testing.T) {
 	const id = "aaaaaaaaaa"
 	one := signal.Some[int64](1)
