@@ -240,12 +240,13 @@ func (b *batch) enter(i item, l *life, tokens, computed signal.Opt[int64], chunk
 	case l == nil:
 	case l.retract:
 		q.Phase = signal.StepRecompute
-	case generated && made > 0:
+	case generated && made > 0, l.rest: // its tokens may be in an array, whose length is not captured
 		q.Phase = signal.StepDecode
 	case chunk.V:
 		q.Phase = signal.StepPrefillChunk
 	case chunk.OK:
 		q.Phase = signal.StepPrefillEnd
+		l.rest = true
 	}
 	if l != nil {
 		q.Entry = l.entry(b.after)
@@ -261,7 +262,7 @@ func (b *batch) enter(i item, l *life, tokens, computed signal.Opt[int64], chunk
 func (b *batch) run(_ int, i item, l *life) {
 	q := signal.StepRequest{ID: []byte(i.id()), Tokens: b.each, Entry: signal.StepRunning, Phase: signal.StepDecode}
 	if l != nil {
-		l.entered = true
+		l.entered, l.rest = true, true
 	}
 	b.reqs = append(b.reqs, q)
 }

@@ -84,6 +84,27 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestMixed checks the phases of a batch in which some decode while another's prompt is
+// computed: what they have so far is not in the capture.
+func TestMixed(t *testing.T) {
+	s := newScene(t)
+	a := req{id: "a", at: map[timing]float64{stampReceived: 1, stampQueued: 2, stampForward: 3, stampLastForward: 3}, parts: []int64{0}}
+	b := req{id: "b", at: map[timing]float64{stampReceived: 4, stampQueued: 5, stampForward: 6, stampLastForward: 6}, parts: []int64{1}}
+	s.prefill(3, 0, nil, a)
+	s.prefill(7, 1, nil, a, b)
+	b.parts = []int64{0}
+	s.prefill(9, 1, nil, a, b)
+	s.prefill(11, 1, nil, a, b)
+	s.sent(13, 2, nil, a)
+	s.sent(14, 3, nil, a, b)
+	s.sent(15, 4, nil, a, b)
+	steps := slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return !strings.HasPrefix(l, "step") })
+	want := []string{"step 1 3-0 a:0+-1/02", "step 2 7-13 a:0+-1/23 b:0+-1/11", "step 3 9-14 a:0+-1/23 b:0+-1/22", "step 4 11-15 a:0+-1/23 b:0+-1/23"}
+	if !slices.Equal(steps, want) {
+		t.Errorf("steps\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // TestBounds checks that a process does not take more memory than it should, whatever
 // happens in it.
 func TestBounds(t *testing.T) {

@@ -49,6 +49,7 @@ type life struct {
 	retract  bool
 	back     bool // it was put back and is in no batch since
 	entered  bool // it was in a batch
+	rest     bool // it was in one with the rest of its prompt, or one behind it, since it was put back
 	done     bool
 	last     uint64 // count of the process's captures when it was last seen
 }
@@ -99,7 +100,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 	if !fresh && changed(stampQueued) && was.at[stampQueued] != 0 {
 		s.mark = signal.Mark{At: is[stampQueued], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkRetract}
 		s.emit(&s.mark)
-		l.retract, l.back, l.decodes, l.loopFrom, l.chunkTo = true, true, 0, 0, 0
+		l.retract, l.back, l.rest, l.decodes, l.loopFrom, l.chunkTo = true, true, false, 0, 0, 0
 		l.chunks, l.chunked = 0, 0
 		for _, k := range []timing{stampLastForward, stampLastPrefilled, stampChunk, stampDecoded} {
 			was.at[k], was.have[k] = 0, true
