@@ -202,6 +202,9 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 			s.schedule(string(q.ID), l, b)
 		}
 	}
+	for len(p.batches) > 0 && p.batches[0].number.OK && p.batches[0].number.V <= s.upto {
+		p.give(p.batches[0], 0, s) // nothing was sent of its result
+	}
 	if len(b.reqs) > 0 || b.partial {
 		p.batches = append(p.batches, b)
 	}
@@ -302,8 +305,21 @@ func (c *Captures) outputs(p *process, s *stager, v reading) {
 		if len(p.batches) > 0 && p.batches[0].number.V == n {
 			p.give(p.batches[0], s.at, s)
 		}
+	} else {
+		// A prefill server answers when the caches are handed over.
+		for len(p.batches) > 0 && p.over(p.batches[0]) {
+			p.give(p.batches[0], 0, s)
+		}
 	}
 	p.forget()
+}
+
+// over: all requests of a batch have ended.
+func (p *process) over(b *batch) bool {
+	return !slices.ContainsFunc(b.reqs, func(q signal.StepRequest) bool {
+		l := p.lives[string(q.ID)]
+		return l != nil && !l.done
+	})
 }
 
 // give hands over the first batch, whose result was there at update, 0 if that was not

@@ -94,14 +94,47 @@ func TestMixed(t *testing.T) {
 	s.prefill(7, 1, nil, a, b)
 	b.parts = []int64{0}
 	s.prefill(9, 1, nil, a, b)
+	s.sent(10, 2, nil, a)
 	s.prefill(11, 1, nil, a, b)
-	s.sent(13, 2, nil, a)
 	s.sent(14, 3, nil, a, b)
 	s.sent(15, 4, nil, a, b)
 	steps := slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return !strings.HasPrefix(l, "step") })
-	want := []string{"step 1 3-0 a:0+-1/02", "step 2 7-13 a:0+-1/23 b:0+-1/11", "step 3 9-14 a:0+-1/23 b:0+-1/22", "step 4 11-15 a:0+-1/23 b:0+-1/23"}
+	want := []string{"step 1 3-0 a:0+-1/02", "step 2 7-10 a:0+-1/23 b:0+-1/11", "step 3 9-14 a:0+-1/23 b:0+-1/22", "step 4 11-15 a:0+-1/23 b:0+-1/23"}
 	if !slices.Equal(steps, want) {
 		t.Errorf("steps\n%s\nwant\n%s", strings.Join(steps, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestStepsUnsent checks that steps whose outputs are not sent are not held back: those of a
+// prefill server, which answers when the caches are handed over.
+func TestStepsUnsent(t *testing.T) {
+	s := newScene(t)
+	a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampBootstrap: 10, stampQueued: 11, stampForward: 12, stampLastForward: 12}}
+	b := with(a, nil)
+	b.id = "b"
+	var got []string
+	steps := func(when string) {
+		n := 0
+		for _, l := range s.w.lines {
+			if strings.HasPrefix(l, "step") {
+				n++
+			}
+		}
+		got = append(got, fmt.Sprintf("%s %d", when, n))
+	}
+	end := func(q req) []req { return []req{with(q, map[timing]float64{stampCompleted: 30})} }
+	s.prefill(13, 0, nil, a)
+	s.prefill(15, 1, nil, b)
+	steps("both launched:")
+	s.prefill(17, 0, nil, b) // the results of both are there
+	steps("a third:")
+	s.sentApart(31, end(a))
+	steps("one ended:")
+	s.sentApart(32, end(b))
+	steps("the other:")
+	want := []string{"both launched: 0", "a third: 2", "one ended: 2", "the other: 3"}
+	if !slices.Equal(got, want) {
+		t.Errorf("steps %q, want %q", got, want)
 	}
 }
 

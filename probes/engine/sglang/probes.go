@@ -68,30 +68,38 @@ var busyLoop = []engine.Code{{Name: "Scheduler.process_input_requests", File: "s
 func SchedulerProbes(in *python.Interp) []engine.Probe {
 	stats := statFields(in, requestStats)
 	var ahead []engine.Watch
-	overlap, running := runningLoop(in)
-	for _, loop := range loops {
-		if running && loop != overlap {
+	loop, running := runningLoop(in)
+	for _, name := range loops {
+		if running && loop != name {
 			continue
 		}
-		fn := plan.Func(moduleScheduler, "Scheduler."+loop)
+		fn := plan.Func(moduleScheduler, "Scheduler."+name)
 		if _, err := in.Code(fn.Module, fn.Path...); err != nil {
 			continue
 		}
-		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats)}})
+		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, decoding(name))}})
 	}
 	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: outputWatches(in, stats)}}
 	if len(ahead) > 0 {
 		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
 	}
 	fn := plan.Func(moduleScheduler, "Scheduler.run_batch")
-	each := engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats)}}
+	each := engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, decoding(loop))}}
 	return append(probes, engine.Probe{
 		Detail: signal.DetailSteps, Callable: plan.Func("time", "monotonic"), Watches: []engine.Watch{each}, Waiting: busyLoop, PerTurn: 1,
 	})
 }
 
-// runningLoop returns the name of the loop that the scheduler is in, "" if it is one that
-// does not overlap; ok is false if that cannot be seen.
+// decoding returns which stamps a loop's batches that decode need.
+func decoding(loop string) []timing {
+	if strings.HasSuffix(loop, "_disagg_decode") {
+		return handedStats
+	}
+	return decodeStats
+}
+
+// runningLoop returns the name of the loop that the scheduler is in; ok is false if that
+// cannot be seen.
 func runningLoop(in *python.Interp) (name string, ok bool) {
 	frames, err := in.MainFrames()
 	if err != nil {
@@ -99,28 +107,22 @@ func runningLoop(in *python.Interp) (name string, ok bool) {
 	}
 	for _, f := range frames {
 		_, last, _ := strings.Cut(f.Name, ".")
-		if !strings.HasPrefix(last, "event_loop_") {
-			continue
+		if strings.HasPrefix(last, "event_loop_") {
+			return last, true
 		}
-		for _, loop := range loops {
-			if last == loop {
-				return loop, true
-			}
-		}
-		return "", true
 	}
 	return "", false
 }
 
-// batchPlan reads a batch that was launched: its requests, with their times. Those of a
-// decode step differ from those of the step before by one stamp each, so that no more
-// is read.
+// batchPlan reads a batch that was launched: its requests, with their times, those of a
+// batch that decodes with the stamps of decoding. Those of a decode step differ from
+// those of the step before by one stamp each, so that no more is read.
 //
 // Results come one or two steps later. A request whose result is about to be worked on,
 // which will replace its stamps, is in this batch or in the one before. What a result
 // sends shows the stamps, too, but not each does: a request that does not stream is in
 // some messages only.
-func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string) *plan.Plan {
+func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string, decoding []timing) *plan.Plan {
 	p := plan.New(name, fn, depthLoop)
 	self := p.Local("self")
 	batch := p.Local("batch")
@@ -150,7 +152,7 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string)
 		chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
 	}
 	// Last, since it may need all the room that is left.
-	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decodeStats, nil)
+	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, nil)
 	return p
 }
 

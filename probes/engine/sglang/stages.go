@@ -47,9 +47,11 @@ type life struct {
 	round    int64       // decode loops
 	flight   []int64     // decode batches that it is in whose results were not seen
 	retract  bool
-	back     bool // it was put back and is in no batch since
-	entered  bool // it was in a batch
-	rest     bool // it was in one with the rest of its prompt, or one behind it, since it was put back
+	back     bool        // it was put back and is in no batch since
+	arrived  bool        // it is known how it came to the queue
+	queued   signal.Mono // when it came there first, 0 if that was not seen
+	entered  bool        // it was in a batch
+	rest     bool        // it was in one with the rest of its prompt, or one behind it, since it was put back
 	done     bool
 	last     uint64 // count of the process's captures when it was last seen
 }
@@ -95,6 +97,13 @@ func (s *stager) stamps(id string, l *life, now moment) {
 		l.begun = now.have[stampPrefilled] && (is[stampPrefilled] == 0 || now.have[stampDecoded] && is[stampDecoded] == 0)
 		// Its first run is over if it entered the queue after that had begun.
 		l.retract = is[stampForward] != 0 && is[stampQueued] > is[stampForward]
+		if !l.retract {
+			l.queued = is[stampQueued]
+		}
+	}
+	// What goes out with the token of the prefill shows it first, but less of it.
+	if l.handed() && !was.have[stampPrebuilt] && now.have[stampDecoded] {
+		l.begun = is[stampDecoded] == 0
 	}
 	// It was put back: set_wait_queue_entry_time for the second time.
 	if !fresh && changed(stampQueued) && was.at[stampQueued] != 0 {
@@ -110,21 +119,25 @@ func (s *stager) stamps(id string, l *life, now moment) {
 		}
 		l.lapsed, l.flight = false, l.flight[:0] // it begins anew
 	} else if changed(stampQueued) && !l.retract {
+		l.queued = is[stampQueued]
+	}
+	if is[stampReceived] != 0 && l.queued != 0 && !l.arrived {
+		l.arrived = true
 		s.arrive(id, l)
 	}
-	if changed(stampForward) && is[stampQueued] <= is[stampForward] {
-		name := stageWaiting
-		if is[stampPrealloc] != 0 {
-			name = stageDecodeWait
+	switch {
+	case l.handed():
+		// One that ends with the token of its prefill has its end as its forward entry.
+		if at := is[stampLastForward]; changed(stampLastForward) && !l.retract && is[stampQueued] <= at {
+			s.first(id, stageDecodeWait, is[stampQueued], at)
+			s.first(id, stageDecode, at, 0)
 		}
-		s.first(id, name, is[stampQueued], is[stampForward])
-		if name == stageDecodeWait {
-			s.first(id, stageDecode, is[stampForward], 0)
-		}
+	case changed(stampForward) && is[stampQueued] <= is[stampForward]:
+		s.first(id, stageWaiting, is[stampQueued], is[stampForward])
 	}
 	s.prefill(id, l, &was, now, changed, known)
 	if changed(stampPrebuilt) {
-		s.first(id, stageFakeOutput, is[stampLastForward], is[stampPrebuilt])
+		s.span(id, stageFakeOutput, is[stampLastForward], is[stampPrebuilt], l, nil)
 	}
 	if changed(stampTransferred) {
 		s.first(id, stageTransfer, is[stampTransfer], is[stampTransferred])
@@ -146,21 +159,24 @@ func (s *stager) stamps(id string, l *life, now moment) {
 // first emits a stage of a request's first run.
 func (s *stager) first(id, name string, from, to signal.Mono) { s.span(id, name, from, to, nil, nil) }
 
+// handed: another server did its prefill.
+func (l *life) handed() bool { return l.seen.at[stampPrealloc] != 0 || l.seen.at[stampPrebuilt] != 0 }
+
 // arrive: set_wait_queue_entry_time for the first time, and what led there.
 func (s *stager) arrive(id string, l *life) {
 	is := &l.seen.at
 	switch {
 	case is[stampBootstrap] != 0:
 		s.first(id, stagePrepare, is[stampReceived], is[stampBootstrap])
-		s.first(id, stageBootstrap, is[stampBootstrap], is[stampQueued])
+		s.first(id, stageBootstrap, is[stampBootstrap], l.queued)
 	case is[stampPrealloc] != 0:
 		s.first(id, stageDecPrepare, is[stampReceived], is[stampPrealloc])
 		if is[stampIncoming] != 0 {
 			s.first(id, stageDecBootstrap, is[stampPrealloc], is[stampIncoming])
-			s.first(id, stageDecTransfer, is[stampIncoming], is[stampQueued])
+			s.first(id, stageDecTransfer, is[stampIncoming], l.queued)
 		}
 	default:
-		s.first(id, stageProcess, is[stampReceived], is[stampQueued])
+		s.first(id, stageProcess, is[stampReceived], l.queued)
 	}
 }
 
@@ -252,7 +268,7 @@ func (s *stager) loop(id string, l *life, was *moment, known func(timing) bool, 
 		return
 	case l.loopFrom != 0:
 		from, derived = l.loopFrom, true
-	case is[stampPrealloc] != 0:
+	case l.handed():
 		from = is[stampPrebuilt]
 	case l.decodes < is[stampLastPrefilled]:
 		from = is[stampLastPrefilled]
@@ -283,7 +299,7 @@ func (s *stager) schedule(id string, l *life, b *batch) {
 		return
 	}
 	is := &l.seen.at
-	if b.decode && l.decodes == 0 && is[stampLastPrefilled] != 0 && is[stampPrealloc] == 0 && l.seen.have[stampLastPrefilled] && l.begun {
+	if b.decode && l.decodes == 0 && is[stampLastPrefilled] != 0 && !l.handed() && l.seen.have[stampLastPrefilled] && l.begun {
 		if at := is[stampDecoded]; at != 0 {
 			s.span(id, stageDecodeWait, is[stampLastPrefilled], at, l, nil)
 			s.span(id, stageDecode, at, 0, l, nil)

@@ -52,25 +52,29 @@ func (w *said) emit(s signal.Signal) {
 
 // scene plays the captures of a scheduler of 0.5.23. Times are ms.
 type scene struct {
-	t       testing.TB
-	c       *Captures
-	w       said
-	number  int64
-	slots   []string
-	ends    []string
-	decodes map[int64]bool // batches that decode
+	t        testing.TB
+	c        *Captures
+	w        said
+	number   int64
+	slots    []string
+	ends     []string
+	decodes  map[int64]bool // batches that decode
+	decoding []timing
 }
 
 const testPID = 7
 
-func newScene(t testing.TB) *scene {
-	s := &scene{t: t, c: NewCaptures(1), decodes: map[int64]bool{}}
+func newScene(t testing.TB) *scene { return newSceneOf(t, decodeStats) }
+
+// newSceneOf has a scheduler whose batches that decode show the stamps of decoding.
+func newSceneOf(t testing.TB, decoding []timing) *scene {
+	s := &scene{t: t, c: NewCaptures(1), decodes: map[int64]bool{}, decoding: decoding}
 	list := func(slot string, at []timing, parts ...string) string {
 		_, names := requestPaths(stampNames[:], at, parts)
 		return slot + ":" + strings.Join(names, ",")
 	}
 	s.slots = []string{slotNumber, slotLaunch, slotQueue, slotSize, list(slotEntering, batchStats, enteringParts...), list(slotBefore, resultStats),
-		list(slotDecoding, decodeStats), slotNoDrafts, slotExtend, slotPrefix, slotChunked, slotChunkedAt}
+		list(slotDecoding, decoding), slotNoDrafts, slotExtend, slotPrefix, slotChunked, slotChunkedAt}
 	s.ends = []string{slotNumber, list(slotDecoded, loopStats), list(slotSent, resultStats), list(slotEnded, endStats)}
 	abort := []string{slotID}
 	abort = append(abort, stampNames[:]...)
@@ -146,7 +150,7 @@ func (s *scene) decode(launch float64, queue int64, reqs ...req) {
 	s.number++
 	s.decodes[s.number] = true
 	s.play(1, launch+1, s.slots, map[string]plan.Value{
-		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, decodeStats, 0),
+		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, s.decoding, 0),
 		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1},
 	})
 }
@@ -164,6 +168,13 @@ func (s *scene) sent(at float64, number int64, ended []req, reqs ...req) {
 	})
 }
 
+// sentApart plays a message with outputs that are of no batch that was launched.
+func (s *scene) sentApart(at float64, ended []req, reqs ...req) {
+	s.t.Helper()
+	all := append(slices.Clone(reqs), ended...)
+	s.play(2, at, s.ends, map[string]plan.Value{slotSent: listValue(all, resultStats, 0), slotEnded: listValue(ended, endStats, 0)})
+}
+
 // stagesOf gives what was said but for steps.
 func (s *scene) stagesOf() []string {
 	return slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return strings.HasPrefix(l, "step") })
@@ -178,6 +189,86 @@ func with(q req, at map[timing]float64) req {
 		out.at[k] = v
 	}
 	return out
+}
+
+// TestHanded is TestStages for a server whose requests have their prefill elsewhere.
+func TestHanded(t *testing.T) {
+	a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampPrealloc: 11, stampIncoming: 13, stampQueued: 16, stampForward: 17, stampLastForward: 17, stampPrebuilt: 19}}
+	before := `a decode_prepare 10-11
+a decode_bootstrap 11-13
+a decode_transferred 13-16
+`
+	decoded := func(at float64) req { return with(a, map[timing]float64{stampDecoded: at}) }
+	first := func(s *scene) {
+		s.decode(20, 0, a)
+		s.decode(22, 1, a)
+		s.sent(25, 1, nil, decoded(24))
+	}
+	end := func(s *scene) {
+		s.decode(26, 1, decoded(24))
+		s.sent(30, 2, []req{with(decoded(28), map[timing]float64{stampCompleted: 29})})
+	}
+	both := `a decode_waiting 16-17
+a decode_forward 17-0
+a fake_output 17-19
+a schedule at 20 decode 1 of 1
+a schedule at 22 decode 2 of 1
+a decode_loop 19-24 #0
+a schedule at 26 decode 3 of 1
+` + before + `a decode_loop 24-28 #1
+a complete at 29`
+	for name, test := range map[string]struct {
+		play func(*scene)
+		want string
+	}{
+		"one that does not stream": {func(s *scene) {
+			first(s)
+			end(s)
+		}, both},
+		"one that streams": {func(s *scene) {
+			s.sentApart(19.5, nil, a)
+			first(s)
+			end(s)
+		}, both},
+		"ended by the token of the prefill": {func(s *scene) {
+			s.sentApart(20, []req{with(a, map[timing]float64{stampForward: 20, stampCompleted: 20})})
+		}, before + `a decode_waiting 16-17
+a decode_forward 17-0
+a fake_output 17-19
+a complete at 20`},
+		"put back": {func(s *scene) {
+			first(s)
+			back := with(a, map[timing]float64{stampQueued: 30, stampLastForward: 35, stampPrebuilt: 36})
+			s.decode(37, 0, back)
+			s.sent(40, 3, []req{with(back, map[timing]float64{stampDecoded: 38, stampCompleted: 39})})
+		}, `a decode_waiting 16-17
+a decode_forward 17-0
+a fake_output 17-19
+a schedule at 20 decode 1 of 1
+a schedule at 22 decode 2 of 1
+a decode_loop 19-24 #0
+a retract at 30
+a fake_output 35-36 again
+a schedule at 37 decode 3 of 1
+` + before + `a decode_loop 36-38 #1 again
+a complete at 39`},
+		"seen in the middle": {func(s *scene) {
+			s.decode(26, 1, decoded(24))
+			s.sent(30, 1, nil, decoded(28))
+		}, `a decode_waiting 16-17
+a decode_forward 17-0
+a fake_output 17-19
+a schedule at 26 decode 1 of 1
+a decode_loop 24-28`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSceneOf(t, handedStats)
+			test.play(s)
+			if got := strings.Join(s.stagesOf(), "\n"); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
 }
 
 // TestStages compares with what the methods of SchedulerReqTimeStats would trace.
@@ -379,19 +470,18 @@ a schedule at 38 decode 6 of 1`},
 a schedule at 28 decode 2 of 1
 a decode_loop 26-31
 a schedule at 33 decode 3 of 1`},
-		"decode side": {func(s *scene) {
-			a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampPrealloc: 11, stampIncoming: 13, stampQueued: 16, stampForward: 17, stampLastForward: 17}}
-			s.prefill(18, 0, nil, a)
-			a = with(a, map[timing]float64{stampPrebuilt: 19})
-			s.sent(20, 1, []req{with(a, map[timing]float64{stampDecoded: 0, stampCompleted: 20})})
-		}, `a decode_prepare 10-11
-a decode_bootstrap 11-13
-a decode_transferred 13-16
-a decode_waiting 16-17
-a decode_forward 17-0
-a schedule at 18 prefill 1 of 1
-a fake_output 17-19
-a complete at 20`},
+		"prefill side": {func(s *scene) {
+			a := req{id: "a", at: map[timing]float64{stampReceived: 10, stampBootstrap: 11, stampQueued: 13, stampForward: 14, stampLastForward: 14}}
+			s.prefill(15, 0, nil, a)
+			done := map[timing]float64{stampPrefilled: 20, stampLastPrefilled: 20, stampTransfer: 21, stampTransferred: 25, stampCompleted: 26}
+			s.sentApart(27, []req{with(a, done)})
+		}, `a prefill_prepare 10-11
+a prefill_bootstrap 11-13
+a prefill_waiting 13-14
+a schedule at 15 prefill 1 of 1
+a prefill_forward 14-20
+a prefill_transfer_kv_cache 21-25
+a complete at 26`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

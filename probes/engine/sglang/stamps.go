@@ -69,14 +69,17 @@ var stampNames = [stamps]string{
 
 // Stamps that are read of requests: of those that enter a batch, of those of a batch
 // that decodes, at its launch and when its outputs are sent, of those whose result was
-// another, and of those that end. One record holds some 180, 540, 680, 450 and 150 of
-// them, with ids of 32 bytes.
+// another, and of those that end. One record holds some 180, 540 (390 on a decode
+// server), 680, 450 and 150 of them, with ids of 32 bytes.
 var (
 	batchStats = []timing{
 		stampReceived, stampQueued, stampForward, stampPrefilled, stampLastForward, stampLastPrefilled, stampChunk, stampDecoded,
 		stampPrealloc, stampIncoming, stampBootstrap,
 	}
 	decodeStats = []timing{stampLastPrefilled, stampDecoded}
+	// On a decode server no prefill ends, and no batch shows a request that comes in but
+	// the first one that decodes. Where it was before is read when it ends.
+	handedStats = []timing{stampQueued, stampLastForward, stampPrebuilt, stampDecoded}
 	loopStats   = []timing{stampDecoded}
 	resultStats = []timing{stampLastPrefilled, stampChunk, stampDecoded}
 	endStats    = allStamps()
