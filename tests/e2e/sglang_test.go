@@ -239,10 +239,7 @@ func checkSGLang(t *testing.T, spans []*span, truth map[string]said, gone int) {
 		seen[id] = true
 		want, ok := truth[id]
 		if !ok {
-			if s.text(semconv.AttrInferspanOutcome) == "completed" {
-				f.add("%s: completed, and no response had that id", id)
-			}
-			unfinished++
+			unfinished++ // for the client; the engine may have been faster than its leaving
 			continue
 		}
 		if p := byID[s.TraceID+s.ParentID]; want.entry && (p == nil || !p.entry() || p.text("gen_ai.response.id") != id) {
