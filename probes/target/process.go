@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"inferspan/probes/procfs"
 	"inferspan/probes/python"
@@ -153,8 +154,11 @@ func (s *scan) inspect(pid int) (*proc, error) {
 }
 
 // stackTries is how often the stack of a process that says it has a role is read until
-// it shows one: that of a loop that never waits changes while it is read.
-const stackTries = 20
+// it shows one, stackPause apart: that of a loop that never waits changes while it is read.
+const (
+	stackTries = 50
+	stackPause = time.Millisecond
+)
 
 // readFrames reads the stack of the main thread.
 func (p *proc) readFrames(of []*engineKind) {
@@ -167,7 +171,10 @@ func (p *proc) readFrames(of []*engineKind) {
 		_, command := k.byCommand(p.cmdline)
 		role = role || title || command
 	}
-	for range stackTries {
+	for n := range stackTries {
+		if n > 0 {
+			time.Sleep(stackPause)
+		}
 		if frames, err := p.interp.MainFrames(); err == nil {
 			p.frames = frames
 		}

@@ -101,6 +101,7 @@ func compareBatches(t *testing.T, file string, truth map[int64]*batchTruth, leas
 	var first, last int64
 	var launched float64 // when the batch before was
 	seen := map[int64]bool{}
+	whole := map[string]bool{} // requests that were in a batch with the rest of their prompt
 	modes := map[string]int{}
 	n, requests, chunks, partial, ends, unknown, resumed := 0, 0, 0, 0, 0, 0, 0
 	var late []float64
@@ -160,12 +161,13 @@ func compareBatches(t *testing.T, file string, truth map[int64]*batchTruth, leas
 				switch {
 				case w.Back[i] > 0:
 					phase = signal.StepRecompute
-				case w.Made[i] > 0:
+				case w.Made[i] > 0, whole[w.Reqs[i]]: // its first token may still be on its way
 				case w.More[i]:
 					phase = signal.StepPrefillChunk
 					chunks++
 				default:
 					phase = signal.StepPrefillEnd
+					whole[w.Reqs[i]] = true
 				}
 			}
 			if q.Tokens != tokens || q.Computed != computed {
