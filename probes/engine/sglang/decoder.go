@@ -53,6 +53,7 @@ type Decoder struct {
 	only    signal.Core         // the core that requests go to
 	behind  map[uint32]bool     // schedulers that do what the first of their ranks does
 	running map[string]*running // by id
+	drafted map[uint32]drafted  // by scheduler, since its state was last looked at
 	server  uint32              // the only front end, 0 if there are several
 	capture *Captures
 	stats   Stats
@@ -76,6 +77,8 @@ type running struct {
 	key     uint64 // of the message that it sent
 	sent    signal.Opt[int64]
 	aborted bool // its front end gave it up
+	drafts  drafted
+	drafted bool // drafts are those of an output
 	// Stages in the front end that were handed over: a look and a probe may both show one.
 	tokenized, dispatched bool
 }
@@ -86,7 +89,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
-	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, behind: map[uint32]bool{}, running: map[string]*running{}, capture: NewCaptures(e.ID)}
+	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, behind: map[uint32]bool{}, running: map[string]*running{}, drafted: map[uint32]drafted{}, capture: NewCaptures(e.ID)}
 	heads, servers := 0, 0
 	for i := range e.Processes {
 		p := &e.Processes[i]
@@ -321,6 +324,7 @@ func (d *Decoder) count(q *Output) bool {
 	if q.CompletionTokens.OK {
 		r.sent = q.CompletionTokens
 	}
+	d.drafts(r, q)
 	if q.Finish != nil {
 		delete(d.running, string(q.ID))
 	}

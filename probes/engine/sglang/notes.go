@@ -61,7 +61,7 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	emit(&signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID),
 		Running: engine.Count(n.Running), Waiting: engine.Count(n.Waiting), Deferred: engine.Count(n.Deferred), FreeBlocks: engine.Count(n.FreeBlocks), Blocks: engine.Count(n.Blocks), Step: engine.Count(n.Step),
-		UsedTokens: engine.Count(n.UsedTokens), KVUsage: engine.Known(n.KVUsage),
+		UsedTokens: engine.Count(n.UsedTokens), KVUsage: engine.Known(n.KVUsage), AcceptLength: d.acceptLength(r.PID),
 	})
 	return nil
 }
