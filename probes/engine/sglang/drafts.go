@@ -4,8 +4,9 @@ import "inferspan/correlate/signal"
 
 // drafted is a count of speculative decoding.
 type drafted struct {
-	checks   int64 // passes of the model over drafts
-	accepted int64 // draft tokens that stood
+	checks   int64               // passes of the model over drafts
+	accepted int64               // draft tokens that stood
+	length   signal.Opt[float64] // tokens of a pass when there was the last one
 }
 
 // drafts counts what an output says of drafts since the last one of the same request. A
@@ -27,11 +28,12 @@ func (d *Decoder) drafts(r *running, q *Output) {
 
 // acceptLength is how many tokens a pass over drafts of a scheduler gave in the outputs
 // since it was last asked for: those that stood, and the one that the pass itself makes.
+// Without new passes it stays as it was, as in the engine's own reports.
 func (d *Decoder) acceptLength(pid uint32) signal.Opt[float64] {
 	sum := d.drafted[pid]
-	delete(d.drafted, pid)
-	if sum.checks <= 0 {
-		return signal.Opt[float64]{}
+	if sum.checks > 0 {
+		sum.length = signal.Some(1 + float64(sum.accepted)/float64(sum.checks))
+		d.drafted[pid] = drafted{length: sum.length}
 	}
-	return signal.Some(1 + float64(sum.accepted)/float64(sum.checks))
+	return sum.length
 }
