@@ -95,7 +95,10 @@ func sglangTruth(t *testing.T) map[string]int {
 	if n := len(w.nativeTrees); n < 200 {
 		f.add("the engine made trees of %d requests, want at least 200", n)
 	}
-	if len(w.missing) > 0 {
+	left := leftOf(log)
+	// One that is given up while its prompt is computed may be gone before anything shows
+	// the end of that.
+	if n := w.missing["prefill_forward"]; len(w.missing) > 1 || len(w.missing) == 1 && (n == 0 || n > left) {
 		f.add("the engine has spans that we have not")
 	}
 	for _, what := range []string{"chunked_prefill", "event retract"} {
@@ -105,14 +108,19 @@ func sglangTruth(t *testing.T) map[string]int {
 	}
 	f.end("the engine's own spans")
 	sglangSums(t, log, got)
-	left := 0.0
+	sglangCounts(t, before, after, ours, w.nativeTrees, float64(left))
+	return sglangShapes(spans)
+}
+
+// leftOf is how many clients left before the end of their response.
+func leftOf(log []workload.Entry) int {
+	n := 0
 	for i := range log {
 		if log[i].LeftMono != 0 {
-			left++
+			n++
 		}
 	}
-	sglangCounts(t, before, after, ours, w.nativeTrees, left)
-	return sglangShapes(spans)
+	return n
 }
 
 func sglangPlain(t *testing.T) map[string]int {
@@ -253,7 +261,8 @@ func sglangSums(t *testing.T, log []workload.Entry, spans []collectortest.Span) 
 			}
 		}
 	}
-	if whole != want {
+	// The engine may be faster than the leaving of a client.
+	if whole < want || whole > want+leftOf(log) {
 		f.add("%d trees of requests that completed, want %d", whole, want)
 	}
 	t.Logf("%d requests, %d stages, %d rounds of decoding with %d gaps between them", len(trees), stages, loops, gaps)
