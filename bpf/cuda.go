@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"inferspan/bpf/event"
 )
@@ -44,23 +43,13 @@ const (
 // processes.
 func (o *Objects) SetCUDA(pid int, launches bool) error {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return os.ErrClosed
-	}
 	o.lastEpoch++
 	p := tracerCudaProcess{Epoch: o.lastEpoch}
+	o.mu.Unlock()
 	if launches {
 		p.Flags = event.GPULaunches
 	}
-	err := o.objs.CudaProcesses.Put(uint32(pid), p)
-	if errors.Is(err, unix.E2BIG) {
-		err = fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	if err != nil {
-		return fmt.Errorf("watching the GPU work of process %d: %w", pid, err)
-	}
-	return nil
+	return o.put("watching the GPU work", pid, o.objs.CudaProcesses, uint32(pid), p)
 }
 
 // RemoveCUDA ends SetCUDA; to be called before the probes are taken out. An unknown

@@ -52,22 +52,14 @@ func (*sglangRules) view(c *Correlator, r *request) view {
 	if w == nil {
 		w = &way{}
 	}
-	open := r.end == endDetached || r.end == endLost || r.end == endEvicted
+	open := r.open()
 	if !r.arrivalSeen && w.created == 0 && !(r.peeked && r.arrival != 0) {
 		v.partial.add(PartialArrival)
 	}
 	if r.outputs > 0 && !r.firstOK {
 		v.partial.add(PartialOutputs)
 	}
-	if open && w.finished == 0 {
-		v.partial.add(PartialEnd)
-	}
-	if r.losses != c.losses {
-		v.partial.add(PartialLost)
-	}
-	if r.evicted {
-		v.partial.add(PartialEvicted)
-	}
+	v.cut(c, open && w.finished == 0)
 	switch {
 	case r.firstOK || (r.outputs == 0 && r.arrivalSeen):
 		v.tokens = signal.Some(r.tokens)

@@ -40,6 +40,24 @@ func (c *Correlator) offset(off *int64, ok *bool) bool {
 	return *ok
 }
 
+// open reports whether a request is handed over without its end having been seen.
+func (r *request) open() bool {
+	return r.end == endDetached || r.end == endLost || r.end == endEvicted
+}
+
+// cut says what cut short what was seen of a request; open, that its end was not seen.
+func (v *view) cut(c *Correlator, open bool) {
+	if open {
+		v.partial.add(PartialEnd)
+	}
+	if v.r.losses != c.losses {
+		v.partial.add(PartialLost)
+	}
+	if v.r.evicted {
+		v.partial.add(PartialEvicted)
+	}
+}
+
 // view works out what can be said of r.
 func (vllmRules) view(c *Correlator, r *request) view {
 	v := view{r: r}
@@ -55,15 +73,7 @@ func (vllmRules) view(c *Correlator, r *request) view {
 	if r.outputs > 0 && !r.firstOK || r.bySteps && !r.steps.fromStart {
 		v.partial.add(PartialOutputs)
 	}
-	if r.end == endDetached || r.end == endLost || r.end == endEvicted {
-		v.partial.add(PartialEnd)
-	}
-	if r.losses != c.losses {
-		v.partial.add(PartialLost)
-	}
-	if r.evicted {
-		v.partial.add(PartialEvicted)
-	}
+	v.cut(c, r.open())
 
 	switch {
 	case r.firstOK || (r.outputs == 0 && r.arrivalSeen && !r.bySteps):

@@ -92,6 +92,20 @@ func (r *request) on(pid uint32) *thread {
 	return &w.threads[len(w.threads)-1]
 }
 
+// inThread returns a request and its thread in a process; nil without the one or room for
+// the other.
+func (c *Correlator) inThread(e *engine, pid uint32, id string, at signal.Mono) (*request, *thread) {
+	r := c.onItsWay(e, pid, id, at)
+	if r == nil {
+		return nil, nil
+	}
+	t := r.on(pid)
+	if t == nil {
+		c.own.evicted("stage")
+	}
+	return r, t
+}
+
 // keepOnWay reports whether one more stage or mark can be kept.
 func (c *Correlator) keepOnWay(r *request, t *thread) bool {
 	if r.way.kept >= maxKept || c.kept >= c.opt.MaxStages {
@@ -126,13 +140,8 @@ func (c *Correlator) stage(s *signal.Stage) {
 		return
 	}
 	e.seen.Stages = true
-	r := c.onItsWay(e, s.PID, s.ID, s.At)
-	if r == nil {
-		return
-	}
-	t := r.on(s.PID)
+	r, t := c.inThread(e, s.PID, s.ID, s.At)
 	if t == nil {
-		c.own.evicted("stage")
 		return
 	}
 	t.kind = def.thread
@@ -187,13 +196,8 @@ func (c *Correlator) mark(s *signal.Mark) {
 		c.own.evicted("stage_unknown")
 		return
 	}
-	r := c.onItsWay(e, s.PID, s.ID, s.At)
-	if r == nil {
-		return
-	}
-	t := r.on(s.PID)
+	r, t := c.inThread(e, s.PID, s.ID, s.At)
 	if t == nil {
-		c.own.evicted("stage")
 		return
 	}
 	t.kind = threadScheduler

@@ -25,6 +25,22 @@ type Opt[T any] struct {
 // Some returns a known value.
 func Some[T any](v T) Opt[T] { return Opt[T]{v, true} }
 
+// Known makes a known value of one that is there.
+func Known[T any](p *T) Opt[T] {
+	if p == nil {
+		return Opt[T]{}
+	}
+	return Some(*p)
+}
+
+// Count is Known for numbers that cannot be negative.
+func Count(p *int64) Opt[int64] {
+	if p == nil || *p < 0 {
+		return Opt[int64]{}
+	}
+	return Some(*p)
+}
+
 // EngineID names one engine instance (its front ends and its cores together)
 // within a run or a recording. The same id is used by the target facts.
 type EngineID uint32

@@ -62,6 +62,9 @@ type pythonProbe struct {
 	watched []*watched // as status.Watches
 }
 
+// returns are where it stands at returns.
+func (p *pythonProbe) returns() []uint64 { return p.at[:max(len(p.at)-1, 0)] }
+
 type watched struct {
 	spec     Watch
 	code     *python.Code

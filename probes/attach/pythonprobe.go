@@ -92,32 +92,23 @@ type CodeHits struct {
 // ProbeHits returns how often probe n of the report was hit since it was attached, at
 // entry and returns together; 0 while it is not attached.
 func (i *Interpreter) ProbeHits(n int) (uint64, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.closed {
-		return 0, os.ErrClosed
-	}
-	var sum uint64
-	for _, at := range i.probes[n].at {
-		hits, err := i.tracer.ProbeHits(i.pid, at)
-		if err != nil {
-			return 0, err
-		}
-		sum += hits
-	}
-	return sum, nil
+	return i.hitsAt(func() []uint64 { return i.probes[n].at })
 }
 
 // ReturnHits returns how many of these were at returns.
 func (i *Interpreter) ReturnHits(n int) (uint64, error) {
+	return i.hitsAt(func() []uint64 { return i.probes[n].returns() })
+}
+
+// hitsAt sums the hits at addresses, which are asked for under the lock.
+func (i *Interpreter) hitsAt(addrs func() []uint64) (uint64, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed {
 		return 0, os.ErrClosed
 	}
 	var sum uint64
-	at := i.probes[n].at
-	for _, addr := range at[:max(len(at)-1, 0)] {
+	for _, addr := range addrs() {
 		hits, err := i.tracer.ProbeHits(i.pid, addr)
 		if err != nil {
 			return 0, err
@@ -136,8 +127,7 @@ func (i *Interpreter) ProbeTimes(n int) (calls, ns uint64, err error) {
 	if i.closed {
 		return 0, 0, os.ErrClosed
 	}
-	at := i.probes[n].at
-	for _, addr := range at[:max(len(at)-1, 0)] { // the returns
+	for _, addr := range i.probes[n].returns() {
 		c, t, err := i.tracer.ProbeTimes(i.pid, addr)
 		if err != nil {
 			return 0, 0, err

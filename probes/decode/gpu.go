@@ -20,8 +20,8 @@ func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
 		var n note.GPUDevice
 		if n, err = note.Get[note.GPUDevice](r); err == nil {
 			emit(&signal.GPUDevice{
-				At: at, UUID: n.UUID, Index: opt(n.Index), Name: n.Name, BusID: n.BusID, Driver: n.Driver, MIG: opt(n.MIG),
-				Parent: n.Parent, GPUInstance: opt(n.GPUInstance), ComputeInstance: opt(n.ComputeInstance),
+				At: at, UUID: n.UUID, Index: signal.Known(n.Index), Name: n.Name, BusID: n.BusID, Driver: n.Driver, MIG: signal.Known(n.MIG),
+				Parent: n.Parent, GPUInstance: signal.Known(n.GPUInstance), ComputeInstance: signal.Known(n.ComputeInstance),
 				Missing: missing(n.Missing),
 			})
 		}
@@ -69,35 +69,20 @@ func missing(m map[string]string) []signal.GPUMissing {
 func gpuSample(n *note.GPUSample) signal.GPUSample {
 	s := signal.GPUSample{
 		UUID: n.UUID, Lost: n.Lost,
-		Utilization: count(n.Utilization), MemoryActivity: count(n.MemoryActivity),
+		Utilization: signal.Count(n.Utilization), MemoryActivity: signal.Count(n.MemoryActivity),
 		MemoryTotal: whole(n.MemoryTotal), MemoryUsed: whole(n.MemoryUsed), MemoryReserved: whole(n.MemoryReserved),
-		Power: count(n.Power), PowerLimit: count(n.PowerLimit), Energy: whole(n.Energy),
-		ClockSM: count(n.ClockSM), ClockMemory: count(n.ClockMemory), Temperature: opt(n.Temperature),
+		Power: signal.Count(n.Power), PowerLimit: signal.Count(n.PowerLimit), Energy: whole(n.Energy),
+		ClockSM: signal.Count(n.ClockSM), ClockMemory: signal.Count(n.ClockMemory), Temperature: signal.Known(n.Temperature),
 		Throttled: n.Throttled, ThrottleKnown: n.ThrottleKnown,
-		PCIeSent: count(n.PCIeSent), PCIeReceived: count(n.PCIeReceived),
+		PCIeSent: signal.Count(n.PCIeSent), PCIeReceived: signal.Count(n.PCIeReceived),
 		NVLinkSent: whole(n.NVLinkSent), NVLinkReceived: whole(n.NVLinkReceived),
 		Corrected: whole(n.Corrected), Uncorrected: whole(n.Uncorrected),
 		ProcessesKnown: n.ProcessesKnown, ProcessesLeft: n.ProcessesLeft,
 	}
 	for _, p := range n.Processes {
-		s.Processes = append(s.Processes, signal.GPUProcess{PID: p.PID, Memory: whole(p.Memory), Utilization: count(p.Utilization)})
+		s.Processes = append(s.Processes, signal.GPUProcess{PID: p.PID, Memory: whole(p.Memory), Utilization: signal.Count(p.Utilization)})
 	}
 	return s
-}
-
-func opt[T any](v *T) signal.Opt[T] {
-	if v == nil {
-		return signal.Opt[T]{}
-	}
-	return signal.Some(*v)
-}
-
-// count is a number that is not negative; one that is, is not known.
-func count(v *int64) signal.Opt[int64] {
-	if v == nil || *v < 0 {
-		return signal.Opt[int64]{}
-	}
-	return signal.Some(*v)
 }
 
 // whole is a count; one that is beyond all counts is not known.

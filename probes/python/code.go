@@ -286,17 +286,7 @@ func (v Value) names(off int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := t.List(maxLocals)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]string, len(list))
-	for i, n := range list {
-		if out[i], err = n.Str(); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return t.Strings(maxLocals)
 }
 
 // Check looks whether this is still the code that the function runs: nil if so, and

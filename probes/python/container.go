@@ -118,6 +118,21 @@ func (v Value) elements(items uint64, i int) *chain {
 	return v.from
 }
 
+// Strings returns the elements of what List takes, each of which must be a str.
+func (v Value) Strings(limit int) ([]string, error) {
+	list, err := v.List(limit)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(list))
+	for i, e := range list {
+		if out[i], err = e.Str(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 // List returns the elements of a list, tuple, set or deque; more than limit gives
 // ErrLimit.
 func (v Value) List(limit int) ([]Value, error) {

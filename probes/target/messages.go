@@ -91,17 +91,7 @@ func readStrings(v python.Value, attr string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	elems, err := t.List(maxFields)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]string, len(elems))
-	for i, e := range elems {
-		if out[i], err = e.Str(); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return t.Strings(maxFields)
 }
 
 // readDefaults reads the plain defaults of a msgspec.Struct: __struct_defaults__

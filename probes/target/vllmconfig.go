@@ -178,19 +178,21 @@ func (p *proc) arguments() (python.Value, bool) {
 	return python.Value{}, false
 }
 
-func (e *Engine) serverArgs(args python.Value, g []*proc) {
-	text := func(name string) string {
-		v, err := args.Attr(name)
-		if err != nil {
-			return ""
-		}
-		s, err := v.Str()
-		if err != nil {
-			return ""
-		}
-		return s
+// text is an attribute that is a str, "" if there is none.
+func text(v python.Value, attr string) string {
+	a, err := v.Attr(attr)
+	if err != nil {
+		return ""
 	}
-	e.set("model", sourceLive, &e.Model, text("model"))
+	t, err := a.Str()
+	if err != nil {
+		return ""
+	}
+	return t
+}
+
+func (e *Engine) serverArgs(args python.Value, g []*proc) {
+	e.set("model", sourceLive, &e.Model, text(args, "model"))
 	if v, err := args.Attr("served_model_name"); err == nil {
 		e.served(oneOrMore(v), sourceLive)
 	}
@@ -206,7 +208,7 @@ func (e *Engine) serverArgs(args python.Value, g []*proc) {
 	if v, err := args.Attr("kv_transfer_config"); err == nil && v.IsNone() {
 		e.kvTransfer(v)
 	}
-	markServers(g, text("ssl_certfile") != "" || text("ssl_keyfile") != "", text("uds"))
+	markServers(g, text(args, "ssl_certfile") != "" || text(args, "ssl_keyfile") != "", text(args, "uds"))
 }
 
 // commandLine takes from the arguments what no live process said.
@@ -262,17 +264,6 @@ func vllmProblems(e *Engine, g []*proc) {
 
 // vllmTokenizer returns the directory or hub name of the tokenizer.
 func vllmTokenizer(p *proc) (name, revision string) {
-	text := func(v python.Value, attr string) string {
-		a, err := v.Attr(attr)
-		if err != nil {
-			return ""
-		}
-		t, err := a.Str()
-		if err != nil {
-			return ""
-		}
-		return t
-	}
 	if cfg, _, ok := p.vllmConfig(); ok {
 		if m, err := cfg.Attr("model_config"); err == nil {
 			if name = text(m, "tokenizer"); name != "" {

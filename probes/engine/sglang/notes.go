@@ -60,8 +60,8 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	}
 	emit(&signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID),
-		Running: engine.Count(n.Running), Waiting: engine.Count(n.Waiting), Deferred: engine.Count(n.Deferred), FreeBlocks: engine.Count(n.FreeBlocks), Blocks: engine.Count(n.Blocks), Step: engine.Count(n.Step),
-		UsedTokens: engine.Count(n.UsedTokens), KVUsage: engine.Known(n.KVUsage), AcceptLength: d.acceptLength(r.PID),
+		Running: signal.Count(n.Running), Waiting: signal.Count(n.Waiting), Deferred: signal.Count(n.Deferred), FreeBlocks: signal.Count(n.FreeBlocks), Blocks: signal.Count(n.Blocks), Step: signal.Count(n.Step),
+		UsedTokens: signal.Count(n.UsedTokens), KVUsage: signal.Known(n.KVUsage), AcceptLength: d.acceptLength(r.PID),
 	})
 	return nil
 }
@@ -151,10 +151,10 @@ func (d *Decoder) peekedInCore(r *event.Record, q *note.Request, emit func(signa
 	p := &d.peeked
 	*p = signal.RequestPeeked{
 		At: signal.Mono(r.Time), Status: q.Status,
-		Output: engine.Count(q.Output), Preemptions: engine.Count(q.Preemptions),
+		Output: signal.Count(q.Output), Preemptions: signal.Count(q.Preemptions),
 		Request: signal.RequestAdded{
-			Core: d.core(r.PID), ID: q.ID, ExternalID: q.ID, ResponseID: q.ID, Client: -1, Pooling: q.Pooling, PromptTokens: engine.Count(q.Prompt),
-			AdapterUnknown: q.Adapter == nil, Adapter: engine.Known(q.Adapter).V, PID: known.front, Stream: engine.Known(q.Stream), Room: engine.Count(q.Room),
+			Core: d.core(r.PID), ID: q.ID, ExternalID: q.ID, ResponseID: q.ID, Client: -1, Pooling: q.Pooling, PromptTokens: signal.Count(q.Prompt),
+			AdapterUnknown: q.Adapter == nil, Adapter: signal.Known(q.Adapter).V, PID: known.front, Stream: signal.Known(q.Stream), Room: signal.Count(q.Room),
 		},
 	}
 	if p.Request.PID == 0 {
@@ -167,7 +167,7 @@ func (d *Decoder) peekedInCore(r *event.Record, q *note.Request, emit func(signa
 		p.State = signal.RequestWaiting
 	}
 	if s := q.Params; s != nil {
-		p.Request.Param = asked(signal.Param{Temperature: engine.Known(s.Temperature), TopP: engine.Known(s.TopP), TopK: engine.Known(s.TopK), MaxTokens: engine.Known(s.MaxTokens), N: engine.Known(s.N)})
+		p.Request.Param = asked(signal.Param{Temperature: signal.Known(s.Temperature), TopP: signal.Known(s.TopP), TopK: signal.Known(s.TopK), MaxTokens: signal.Known(s.MaxTokens), N: signal.Known(s.N)})
 	}
 	emit(p)
 }

@@ -87,11 +87,7 @@ func (d *Decoder) dispatchSeen(c *core, at signal.Mono, v reading, cut bool, emi
 	g.Partial = cut
 	g.Running = known(v.int(slotRunning))
 	g.Waiting, g.Deferred = queues(v)
-	free, freeOK := v.int(slotFree)
-	pool, poolOK := v.int(slotPool)
-	if freeOK && poolOK {
-		g.FreeBlocks, g.Blocks, _ = d.kvBlocks(&free, &pool)
-	}
+	g.FreeBlocks, g.Blocks = d.blocks(v)
 	d.stepLists(c, v)
 	d.stepRequests(c, v)
 	if n := len(x.open) - maxDispatched + 1; n > 0 {

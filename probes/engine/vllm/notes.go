@@ -40,8 +40,8 @@ func (d *Decoder) configNote(r *event.Record, emit func(signal.Signal)) error {
 		return err
 	}
 	c := d.core(r.PID, 0)
-	c.spec, c.blockSize, c.prefixCaching = engine.Count(n.SpecTokens), engine.Count(n.BlockSize), engine.Known(n.PrefixCaching)
-	c.remoteKVs = engine.Count(n.RemoteKVs)
+	c.spec, c.blockSize, c.prefixCaching = signal.Count(n.SpecTokens), signal.Count(n.BlockSize), signal.Known(n.PrefixCaching)
+	c.remoteKVs = signal.Count(n.RemoteKVs)
 	config := engine.ConfigSignal(&n, signal.Mono(r.Time), c.id)
 	if d.inside[r.PID] {
 		config.LogStats = signal.Some(false) // it keeps them to itself
@@ -60,7 +60,7 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 	}
 	s := &signal.EngineState{
 		At: signal.Mono(r.Time), Core: d.core(r.PID, 0).id,
-		Running: engine.Count(n.Running), Waiting: engine.Count(n.Waiting), Deferred: engine.Count(n.Deferred), Step: engine.Count(n.Step),
+		Running: signal.Count(n.Running), Waiting: signal.Count(n.Waiting), Deferred: signal.Count(n.Deferred), Step: signal.Count(n.Step),
 	}
 	s.FreeBlocks, s.Blocks, s.KVUsage = d.kvBlocks(n.FreeBlocks, n.Blocks)
 	none := func(v signal.Opt[int64]) bool { return v.OK && v.V == 0 }
@@ -73,7 +73,7 @@ func (d *Decoder) stateNote(r *event.Record, emit func(signal.Signal)) error {
 // share in use as the engine works it out. One block, the null block, stands for
 // no block and is never free; since 0.10.2 the engine leaves it out of the share.
 func (d *Decoder) kvBlocks(free, pool *int64) (f, total signal.Opt[int64], usage signal.Opt[float64]) {
-	f = engine.Count(free)
+	f = signal.Count(free)
 	if pool == nil || *pool < 2 || f.OK && f.V >= *pool {
 		return f, total, usage
 	}
@@ -131,11 +131,11 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 		p := &d.peeked
 		*p = signal.RequestPeeked{
 			At: signal.Mono(r.Time), State: requestState(q.Status), Status: q.Status,
-			Computed: engine.Count(q.Computed), Output: engine.Count(q.Output), Cached: engine.Count(q.Cached), Preemptions: engine.Count(q.Preemptions),
+			Computed: signal.Count(q.Computed), Output: signal.Count(q.Output), Cached: signal.Count(q.Cached), Preemptions: signal.Count(q.Preemptions),
 			Events: p.Events[:0],
 			Request: signal.RequestAdded{
-				Core: c.id, ID: q.ID, Pooling: q.Pooling, PromptTokens: engine.Count(q.Prompt), TraceParent: q.TraceParent,
-				AdapterUnknown: q.Adapter == nil, Adapter: engine.Known(q.Adapter).V,
+				Core: c.id, ID: q.ID, Pooling: q.Pooling, PromptTokens: signal.Count(q.Prompt), TraceParent: q.TraceParent,
+				AdapterUnknown: q.Adapter == nil, Adapter: signal.Known(q.Adapter).V,
 			},
 		}
 		a := &p.Request
@@ -154,7 +154,7 @@ func (d *Decoder) requestsNote(r *event.Record, emit func(signal.Signal)) error 
 			a.Client = int(*q.Client)
 		}
 		if s := q.Params; s != nil {
-			a.Param = signal.Param{Temperature: engine.Known(s.Temperature), TopP: engine.Known(s.TopP), TopK: engine.Known(s.TopK), MaxTokens: engine.Known(s.MaxTokens), N: engine.Known(s.N), Logprobs: s.Logprobs, HasStop: s.HasStop}
+			a.Param = signal.Param{Temperature: signal.Known(s.Temperature), TopP: signal.Known(s.TopP), TopK: signal.Known(s.TopK), MaxTokens: signal.Known(s.MaxTokens), N: signal.Known(s.N), Logprobs: s.Logprobs, HasStop: s.HasStop}
 		}
 		for _, e := range q.Events {
 			if k := eventKind(e.Type); k != 0 && e.At > 0 {

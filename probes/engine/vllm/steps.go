@@ -245,11 +245,7 @@ func (d *Decoder) scheduled(c *core, at signal.Mono, v reading, emit func(signal
 	}
 	o.running = known(v.int(slotRunning))
 	o.waiting, o.deferred = queues(v)
-	free, freeOK := v.int(slotFree)
-	pool, poolOK := v.int(slotPool)
-	if freeOK && poolOK {
-		o.free, o.pool, _ = d.kvBlocks(&free, &pool)
-	}
+	o.free, o.pool = d.blocks(v)
 	if n := len(s.open); n > 0 && o.number <= s.open[n-1].number {
 		s.open = s.open[:0] // the count began anew
 	}
@@ -285,6 +281,16 @@ func queues(v reading) (waiting, deferred signal.Opt[int64]) {
 		return waiting, deferred
 	}
 	return signal.Some(n), known(v.int(slotSkipped))
+}
+
+// blocks gives the blocks of the KV cache in a capture, as kvBlocks does.
+func (d *Decoder) blocks(v reading) (free, total signal.Opt[int64]) {
+	f, freeOK := v.int(slotFree)
+	pool, poolOK := v.int(slotPool)
+	if freeOK && poolOK {
+		free, total, _ = d.kvBlocks(&f, &pool)
+	}
+	return free, total
 }
 
 // newStep begins the signal of a step.
