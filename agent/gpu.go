@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -126,17 +127,14 @@ func (g *gpus) watch(ctx context.Context, pids []int, open func() (nvml.Library,
 
 // facts sends what is news, and returns all devices that were told of.
 func (g *gpus) facts(ctx context.Context, news []note.GPUDevice, seen []note.GPUDevice) []note.GPUDevice {
-next:
 	for _, f := range news {
 		r, err := note.Put(note.KindGPUDevice, 0, bpf.Monotonic(), f)
 		g.send(ctx, r, err)
-		for i := range seen {
-			if seen[i].UUID == f.UUID {
-				seen[i] = f
-				continue next
-			}
+		if i := slices.IndexFunc(seen, func(x note.GPUDevice) bool { return x.UUID == f.UUID }); i >= 0 {
+			seen[i] = f
+		} else {
+			seen = append(seen, f)
 		}
-		seen = append(seen, f)
 	}
 	return seen
 }
@@ -207,13 +205,7 @@ func (g *gpus) probe(ctx context.Context, pids []int, n note.Probe) {
 
 // send hands a note to the run. One that could not be made is left out.
 func (g *gpus) send(ctx context.Context, r *event.Record, err error) {
-	if err != nil || r == nil {
-		return
-	}
-	select {
-	case g.notes <- r:
-	case <-ctx.Done():
-	}
+	sendNote(ctx, g.notes, r, err)
 }
 
 // take hands over the notes that are there.
@@ -221,16 +213,7 @@ func (g *gpus) take(put func(*event.Record) error) error {
 	if g == nil {
 		return nil
 	}
-	for {
-		select {
-		case r := <-g.notes:
-			if err := put(r); err != nil {
-				return err
-			}
-		default:
-			return nil
-		}
-	}
+	return takeNotes(g.notes, put)
 }
 
 // end stops reading. A driver that does not answer is not waited for.

@@ -125,19 +125,12 @@ func (p *inside) end() {
 
 // take hands over the notes that are there, and the captures that waited for them.
 func (p *inside) take(put func(*event.Record) error) error {
-	for {
-		select {
-		case r := <-p.notes:
-			if err := put(r); err != nil {
-				return err
-			}
-			if err := p.hold.note(r, put); err != nil {
-				return err
-			}
-		default:
-			return nil
+	return takeNotes(p.notes, func(r *event.Record) error {
+		if err := put(r); err != nil {
+			return err
 		}
-	}
+		return p.hold.note(r, put)
+	})
 }
 
 // core looks into one core until ctx ends or the process is gone.
@@ -306,13 +299,30 @@ func (p *inside) probe(ctx context.Context, pid uint32, n note.Probe) {
 
 // send takes the result of making a note. One that cannot be made is left out.
 func (p *inside) send(ctx context.Context) func(*event.Record, error) {
-	return func(r *event.Record, err error) {
-		if err != nil {
-			return
-		}
+	return func(r *event.Record, err error) { sendNote(ctx, p.notes, r, err) }
+}
+
+// sendNote hands a note to the run, or its making's error, which leaves it out.
+func sendNote(ctx context.Context, to chan<- *event.Record, r *event.Record, err error) {
+	if err != nil {
+		return
+	}
+	select {
+	case to <- r:
+	case <-ctx.Done():
+	}
+}
+
+// takeNotes hands over the notes that are there.
+func takeNotes(from <-chan *event.Record, put func(*event.Record) error) error {
+	for {
 		select {
-		case p.notes <- r:
-		case <-ctx.Done():
+		case r := <-from:
+			if err := put(r); err != nil {
+				return err
+			}
+		default:
+			return nil
 		}
 	}
 }

@@ -78,21 +78,29 @@ func (s *sources) cheap(n int) bool { return s.probes[n].ZMQ != "" }
 // begin sees to it that one is in place after attaching: the first that can be.
 func (s *sources) begin(a attacher) {
 	for i, n := range s.order {
-		if i > 0 {
-			if err := a.Reattach(n); err != nil {
-				s.why[n] = err.Error()
-				continue
-			}
-		}
-		if why := unusable(a.Report()[n]); why != "" {
+		if why := useProbe(a, n, i == 0); why != "" {
 			s.why[n] = why
-			_ = a.Detach(n, why)
 			continue
 		}
 		s.now = n
 		return
 	}
 	s.now = -1
+}
+
+// useProbe puts a probe in place, where it may be already, and takes it out again if it gives
+// nothing: then it says why.
+func useProbe(a attacher, n int, there bool) string {
+	if !there {
+		if err := a.Reattach(n); err != nil {
+			return err.Error()
+		}
+	}
+	why := unusable(a.Report()[n])
+	if why != "" {
+		_ = a.Detach(n, why)
+	}
+	return why
 }
 
 // unusable says why a probe gives nothing, "" if it does.
@@ -133,15 +141,8 @@ func (s *sources) change(c governor.Change, a attacher, told func(n int, attache
 		if !s.cheap(other) {
 			continue
 		}
-		err := a.Reattach(other)
-		if err == nil {
-			if why := unusable(a.Report()[other]); why != "" {
-				err = fmt.Errorf("%s", why)
-				_ = a.Detach(other, why)
-			}
-		}
-		if err != nil {
-			s.why[other] = err.Error()
+		if why := useProbe(a, other, false); why != "" {
+			s.why[other] = why
 			continue
 		}
 		told(other, true)

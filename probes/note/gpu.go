@@ -1,11 +1,6 @@
 package note
 
-import (
-	"encoding/json"
-	"fmt"
-
-	"inferspan/bpf/event"
-)
+import "inferspan/bpf/event"
 
 // Kinds of notes about GPUs. Those about devices belong to no process: the PID of their
 // records is 0.
@@ -100,32 +95,5 @@ type GPUVisible struct {
 // PutGPUSamples makes the records of the samples of one moment, as many as are needed.
 // A sample that is too long for a record is an error.
 func PutGPUSamples(at uint64, samples []GPUSample) ([]*event.Record, error) {
-	const aim = event.MaxData / 2
-	var out []*event.Record
-	from, size := 0, 0
-	flush := func(to int) error {
-		r, err := Put(KindGPUSamples, 0, at, GPUSamples{Samples: samples[from:to], More: to < len(samples)})
-		if err != nil {
-			return err
-		}
-		out = append(out, r)
-		from, size = to, 0
-		return nil
-	}
-	for i := range samples {
-		b, err := json.Marshal(&samples[i])
-		if err != nil {
-			return nil, fmt.Errorf("encoding a note: %w", err)
-		}
-		if i > from && size+len(b) > aim {
-			if err := flush(i); err != nil {
-				return nil, err
-			}
-		}
-		size += len(b) + 1
-	}
-	if len(samples) == 0 {
-		return nil, nil
-	}
-	return out, flush(len(samples))
+	return putParts(KindGPUSamples, 0, at, samples, func(part []GPUSample, more bool) any { return GPUSamples{Samples: part, More: more} })
 }

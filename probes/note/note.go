@@ -189,6 +189,12 @@ func Get[T any](r *event.Record) (T, error) {
 
 // PutRequests makes the records of requests, as many as are needed.
 func PutRequests(pid uint32, at uint64, reqs []Request) ([]*event.Record, error) {
+	return putParts(KindRequests, pid, at, reqs, func(part []Request, _ bool) any { return Requests{Requests: part} })
+}
+
+// putParts makes the records of notes that have a part of a list each; more says that
+// others follow. An item that is too long for a record is an error.
+func putParts[T any](k Kind, pid uint32, at uint64, items []T, note func(part []T, more bool) any) ([]*event.Record, error) {
 	const aim = event.MaxData / 2
 	var out []*event.Record
 	from, size := 0, 0
@@ -196,7 +202,7 @@ func PutRequests(pid uint32, at uint64, reqs []Request) ([]*event.Record, error)
 		if to == from {
 			return nil
 		}
-		r, err := Put(KindRequests, pid, at, Requests{Requests: reqs[from:to]})
+		r, err := Put(k, pid, at, note(items[from:to], to < len(items)))
 		if err != nil {
 			return err
 		}
@@ -204,8 +210,8 @@ func PutRequests(pid uint32, at uint64, reqs []Request) ([]*event.Record, error)
 		from, size = to, 0
 		return nil
 	}
-	for i := range reqs {
-		b, err := json.Marshal(&reqs[i])
+	for i := range items {
+		b, err := json.Marshal(&items[i])
 		if err != nil {
 			return nil, fmt.Errorf("encoding a note: %w", err)
 		}
@@ -216,5 +222,5 @@ func PutRequests(pid uint32, at uint64, reqs []Request) ([]*event.Record, error)
 		}
 		size += len(b) + 1
 	}
-	return out, flush(len(reqs))
+	return out, flush(len(items))
 }
