@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"inferspan/tests/cache"
 )
 
 // Build builds the Collector unless it is in the cache and returns the path of
@@ -36,18 +38,14 @@ func Build(ctx context.Context) (string, error) {
 		}
 		h.Write(data)
 	}
-	cache := os.Getenv("INFERSPAN_CACHE")
-	if cache == "" {
-		dir, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("building the collector: %w", err)
-		}
-		cache = filepath.Join(dir, "inferspan")
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	root, err := cache.Dir()
+	if err != nil {
 		return "", fmt.Errorf("building the collector: %w", err)
 	}
-	bin := filepath.Join(cache, "collector-"+hex.EncodeToString(h.Sum(nil))[:16])
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", fmt.Errorf("building the collector: %w", err)
+	}
+	bin := filepath.Join(root, "collector-"+hex.EncodeToString(h.Sum(nil))[:16])
 	if _, err := os.Stat(bin); err == nil {
 		return bin, nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"inferspan/tests/cache"
 	"inferspan/tests/workload"
 )
 
@@ -31,16 +32,12 @@ func needGPU(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("not root: probes cannot be attached")
 	}
-	cache := os.Getenv("INFERSPAN_CACHE")
-	if cache == "" {
-		dir, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(dir, "inferspan")
+	root, err := cache.Dir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, f := range []string{"cuda-rig/.complete", "vllm-cuda-0.32.0/.complete"} {
-		if _, err := os.Stat(filepath.Join(cache, f)); err != nil {
+		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
 			t.Skipf("%v: \"make engine-cuda\" installs the CUDA build of vLLM", err)
 		}
 	}

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -73,26 +71,13 @@ type batchTruth struct {
 func readBatches(t *testing.T, log string) map[int64]*batchTruth {
 	t.Helper()
 	out := make(map[int64]*batchTruth)
-	for _, name := range logs(t, log) {
-		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
+	eachLine(t, log, func(b *batchTruth) {
+		if b.Begin != 0 {
+			out[b.Begin] = b
+		} else if w := out[b.EndOf]; w != nil {
+			w.ended = b
 		}
-		defer f.Close()
-		lines := bufio.NewScanner(f)
-		lines.Buffer(nil, 16<<20)
-		for lines.Scan() {
-			b := new(batchTruth)
-			if err := json.Unmarshal(lines.Bytes(), b); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if b.Begin != 0 {
-				out[b.Begin] = b
-			} else if w := out[b.EndOf]; w != nil {
-				w.ended = b
-			}
-		}
-	}
+	})
 	return out
 }
 

@@ -168,6 +168,30 @@ func logs(t *testing.T, log string) []string {
 	return found
 }
 
+// eachLine reads the lines of the files of a step log, one object each.
+func eachLine[T any](t *testing.T, log string, put func(*T)) {
+	t.Helper()
+	for _, name := range logs(t, log) {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() {
+			v := new(T)
+			if err := json.Unmarshal(lines.Bytes(), v); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			put(v)
+		}
+		if err := lines.Err(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
 func countLines(t *testing.T, log string) int {
 	n := 0
 	for _, name := range logs(t, log) {
@@ -183,26 +207,13 @@ func countLines(t *testing.T, log string) int {
 func readTruth(t *testing.T, log string) map[int64]*stepTruth {
 	t.Helper()
 	out := make(map[int64]*stepTruth)
-	for _, name := range logs(t, log) {
-		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
+	eachLine(t, log, func(s *stepTruth) {
+		if s.EndOf == 0 {
+			out[s.Step] = s
+		} else if len(s.Stamps) > 0 && out[s.EndOf] != nil {
+			out[s.EndOf].Stamps = s.Stamps
 		}
-		defer f.Close()
-		lines := bufio.NewScanner(f)
-		lines.Buffer(nil, 16<<20)
-		for lines.Scan() {
-			s := new(stepTruth)
-			if err := json.Unmarshal(lines.Bytes(), s); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if s.EndOf == 0 {
-				out[s.Step] = s
-			} else if len(s.Stamps) > 0 && out[s.EndOf] != nil {
-				out[s.EndOf].Stamps = s.Stamps
-			}
-		}
-	}
+	})
 	return out
 }
 

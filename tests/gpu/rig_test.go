@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"inferspan/tests/cache"
 )
 
 // rigDir returns where the rig was built, and skips the test, with the reason, where it is not.
@@ -17,15 +19,11 @@ func rigDir(t testing.TB) string {
 	if os.Getenv("INFERSPAN_GPU") != "1" {
 		t.Skip("INFERSPAN_GPU=1 is not set: this test needs the fake GPU, which is built with NVIDIA's headers")
 	}
-	cache := os.Getenv("INFERSPAN_CACHE")
-	if cache == "" {
-		dir, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(dir, "inferspan")
+	root, err := cache.Dir()
+	if err != nil {
+		t.Fatal(err)
 	}
-	dir := filepath.Join(cache, "cuda-rig")
+	dir := filepath.Join(root, "cuda-rig")
 	if _, err := os.Stat(filepath.Join(dir, ".complete")); err != nil {
 		t.Skipf("%v: \"make rig\" builds the fake GPU", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"inferspan/tests/cache"
 )
 
 // Supported are the minor versions that can be read.
@@ -28,7 +30,9 @@ func Find() map[string][]string {
 		if b, err := exec.Command("pyenv", "root").Output(); err == nil {
 			paths = append(paths, glob(strings.TrimSpace(string(b)), "versions", "3.*", "bin", "python3")...)
 		}
-		paths = append(paths, glob(cache(), "pythons", "3.*", "bin", "python3.[1-9][0-9]")...)
+		if dir, err := cache.Dir(); err == nil { // as install.sh
+			paths = append(paths, glob(dir, "pythons", "3.*", "bin", "python3.[1-9][0-9]")...)
+		}
 	}
 	out := make(map[string][]string)
 	seen := make(map[string]bool)
@@ -46,19 +50,4 @@ func Find() map[string][]string {
 func glob(parts ...string) []string {
 	found, _ := filepath.Glob(filepath.Join(parts...))
 	return found
-}
-
-// cache is the folder of install.sh.
-func cache() string {
-	if c := os.Getenv("INFERSPAN_CACHE"); c != "" {
-		return c
-	}
-	if c := os.Getenv("XDG_CACHE_HOME"); c != "" {
-		return filepath.Join(c, "inferspan")
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, ".cache", "inferspan")
 }
