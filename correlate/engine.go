@@ -31,6 +31,7 @@ type engine struct {
 	usage     []usageCounter
 
 	interval    signal.Opt[int64] // tokens of a streamed request in one output
+	planned     signal.Opt[int64] // front ends that it is to have
 	logStats    signal.Opt[bool]  // the engine sends events and statistics
 	lora        signal.Opt[bool]  // requests may ask for adapters
 	bare        int               // messages with outputs and without statistics, while none had any
@@ -127,7 +128,7 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 	if e.kind != s.Kind {
 		e.rules = rulesOf(s.Kind)
 	}
-	e.kind, e.model, e.pdRole, e.interval = s.Kind, s.Model, s.PDRole, s.StreamInterval
+	e.kind, e.model, e.pdRole, e.interval, e.planned = s.Kind, s.Model, s.PDRole, s.StreamInterval, s.FrontEnds
 	e.base = cloneKV(s.Resource)
 	e.res = resource(e.res, e.base, nil)
 	procs := make([]process, 0, len(s.Process))

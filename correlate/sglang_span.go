@@ -220,13 +220,16 @@ func (e *engine) process(pid uint32) process {
 func (b *threadBuilder) label(t *thread, p *process) string {
 	label := threadLabels[t.kind]
 	if t.kind == threadTokenizer && p.role != "" {
-		workers := 0
-		for _, q := range b.v.r.core.eng.procs {
-			if q.role == p.role {
-				workers++
+		e := b.v.r.core.eng
+		workers := e.planned
+		if !workers.OK {
+			for _, q := range e.procs {
+				if q.role == p.role {
+					workers.V++
+				}
 			}
 		}
-		if workers > 1 { // each is named after its process
+		if workers.V > 1 { // each is named after its process
 			label = "MultiTokenizer-" + strconv.FormatUint(uint64(cmp.Or(p.nspid, t.pid)), 10)
 		}
 	}
@@ -284,7 +287,8 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	silent := t.kind == threadScheduler && t.complete == 0 && b.v.outcome == OutcomeCompleted
 	forward := slices.ContainsFunc(t.stages, func(s stage) bool { return s.def.opens })
 	loops := (t.unseen || silent && open) && r.level >= stageDefs[semconv.NameDecodeLoop].level
-	if r.lostDetail(probes) != "" || loops || silent && len(t.stages) > 0 && !forward {
+	unkept := t.notKept(r.level)
+	if r.lostDetail(probes) != "" || loops || unkept != nil || silent && len(t.stages) > 0 && !forward {
 		partial.add(PartialStages)
 	}
 	if t.dropped {
@@ -324,6 +328,7 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	spans[at].Events, spans[at].DroppedEvents = b.events(rest, t.pid, &derived, &methods)
 	a.list(semconv.AttrInferspanDerived, derived)
 	a.list(semconv.AttrInferspanDerivedMethods, methods)
+	a.list(semconv.AttrInferspanUnavailable, unkept)
 	a.list(semconv.AttrInferspanPartial, partial)
 	spans[at].Attrs = a
 
@@ -369,6 +374,17 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 		b.controller = latest
 	}
 	return spans
+}
+
+// notKept names what is not below the thread at a trace level since the engine keeps no
+// stamps of it.
+func (t *thread) notKept(level int) (out []string) {
+	for _, name := range t.unkept {
+		if d := stageDefs[name]; d != nil && d.level <= level || name == eventSchedule.Name && eventSchedule.MinLevel <= level {
+			out = append(out, name+": this version keeps no times of it")
+		}
+	}
+	return out
 }
 
 // stageKey identifies a stage in its thread.

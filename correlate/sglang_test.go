@@ -461,6 +461,35 @@ func TestSGLangUnseen(t *testing.T) {
 	}
 }
 
+// TestSGLangUnkept: an engine keeps no times of some stages.
+func TestSGLangUnkept(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for level, want := range map[int]string{
+		1: "[prefill_forward: this version keeps no times of it]",
+		3: "[prefill_forward: this version keeps no times of it decode_loop: this version keeps no times of it schedule: this version keeps no times of it]",
+	} {
+		s := newSGLang()
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_waiting", 3.5, 4)
+		s.put(&signal.Mark{At: at(5), Engine: 1, PID: schPID, ID: id, Name: signal.MarkUnkept, Unkept: []string{"prefill_forward", "decode_loop", "schedule", "nope"}})
+		s.mark(schPID, id, signal.MarkComplete, 20, "", 0)
+		s.out(20.4, id, 3, finishedLength)
+		s.times(21, id, 0, 0, 21, 21)
+		o := NewOptions()
+		o.TraceLevel = level
+		trees, _ := run(t, o, s.sig)
+		conforms(t, trees[0], o)
+		sched := one(t, trees, "Scheduler [TP 0] [PP 0] (host:"+hostID[:8]+" | pid:"+fmt.Sprint(schPID)+")")
+		if got := fmt.Sprint(sched.Attr(semconv.AttrInferspanPartial)); got != "[stages]" {
+			t.Errorf("level %d: partial %s", level, got)
+		}
+		if got := fmt.Sprint(sched.Attr(semconv.AttrInferspanUnavailable)); got != want {
+			t.Errorf("level %d: unavailable %s, want %s", level, got, want)
+		}
+	}
+}
+
 func TestSGLangRetract(t *testing.T) {
 	const id = "aaaaaaaaaa"
 	s := newSGLang()
@@ -917,11 +946,16 @@ func TestSGLangBounds(t *testing.T) {
 // TestSGLangWorkers: with several tokenizer workers each is named after its process,
 // and puts its name in front of its requests' ids.
 func TestSGLangWorkers(t *testing.T) {
-	s := newSGLang(withProcess(signal.Process{PID: tokPID + 1, NSPID: 8, Role: "api_server", HostID: hostID}))
-	s.engineRequest(100, "13729_aaaaaaaaaa", 1)
-	s.out(115, "13729_aaaaaaaaaa", 1, finishedLength)
-	trees, _ := run(t, NewOptions(), s.sig)
-	wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{"rid": "aaaaaaaaaa"})
-	wantAttrs(t, one(t, trees, "MultiTokenizer-13729 (host:3d1219c7 | pid:13729)"), map[string]any{"thread_label": "MultiTokenizer-13729", "pid": int64(13729), "host_id": hostID, "tp_rank": nil})
-	conforms(t, trees[0], NewOptions())
+	for _, edit := range []engineEdit{
+		withProcess(signal.Process{PID: tokPID + 1, NSPID: 8, Role: "api_server", HostID: hostID}),
+		func(e *signal.Engine) { e.FrontEnds = signal.Some[int64](2) }, // the other starts yet
+	} {
+		s := newSGLang(edit)
+		s.engineRequest(100, "13729_aaaaaaaaaa", 1)
+		s.out(115, "13729_aaaaaaaaaa", 1, finishedLength)
+		trees, _ := run(t, NewOptions(), s.sig)
+		wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{"rid": "aaaaaaaaaa"})
+		wantAttrs(t, one(t, trees, "MultiTokenizer-13729 (host:3d1219c7 | pid:13729)"), map[string]any{"thread_label": "MultiTokenizer-13729", "pid": int64(13729), "host_id": hostID, "tp_rank": nil})
+		conforms(t, trees[0], NewOptions())
+	}
 }

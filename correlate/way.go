@@ -24,9 +24,10 @@ type thread struct {
 	complete signal.Mono // it was done with the request then, 0 if that was not seen
 	stages   []stage
 	marks    []mark
-	dropped  bool // there were more than are kept
-	unseen   bool // there were stages whose stamps were not seen
-	madeUp   bool // it is known only that it was there
+	dropped  bool     // there were more than are kept
+	unseen   bool     // there were stages whose stamps were not seen
+	unkept   []string // stages and events of which the engine keeps no stamps
+	madeUp   bool     // it is known only that it was there
 }
 
 type stage struct {
@@ -191,7 +192,7 @@ func (c *Correlator) mark(s *signal.Mark) {
 		event = eventSchedule
 	case signal.MarkRetract:
 		event = eventRetract
-	case signal.MarkComplete, signal.MarkUnseen:
+	case signal.MarkComplete, signal.MarkUnseen, signal.MarkUnkept:
 	default:
 		c.own.evicted("stage_unknown")
 		return
@@ -201,8 +202,12 @@ func (c *Correlator) mark(s *signal.Mark) {
 		return
 	}
 	t.kind = threadScheduler
-	if s.Name == signal.MarkUnseen {
+	switch s.Name {
+	case signal.MarkUnseen:
 		t.unseen = true
+		return
+	case signal.MarkUnkept:
+		t.unkept = s.Unkept
 		return
 	}
 	t.extend(s.At)

@@ -79,7 +79,9 @@ type Engine struct {
 	Resource []KV   // of the whole engine
 	// StreamInterval is how many tokens of a streamed request go into one output.
 	StreamInterval Opt[int64]
-	Process        []Process
+	// FrontEnds is how many front ends the engine is to have. Some may start yet.
+	FrontEnds Opt[int64]
+	Process   []Process
 }
 
 // Process is one process of an engine, with the resource attributes that differ from the engine's.

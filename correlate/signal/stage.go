@@ -25,6 +25,7 @@ const (
 	MarkRetract  = "retract"  // it was put back
 	MarkComplete = "complete" // the thread was done with it, by its own stamp
 	MarkUnseen   = "unseen"   // it had stages whose stamps were not seen, some time before
+	MarkUnkept   = "unkept"   // the engine keeps no stamps of some of its stages
 )
 
 // Mark is something that happened to a request in one thread of the engine at one
@@ -40,6 +41,9 @@ type Mark struct {
 	Batch Opt[int64] // the engine's count of batches
 	Size  Opt[int64] // requests in it
 	Mode  string     // "prefill", "decode", "prebuilt"; "" if not known
+	// Unkept names the stages that have no stamps, and MarkSchedule if batches have none,
+	// with "unkept". It is valid beyond the call.
+	Unkept []string
 }
 
 // RequestTimes are stamps of a front end about a request, each as soon as it is known;

@@ -17,6 +17,9 @@ func announce(e *target.Engine) *signal.Engine {
 	if n, ok := e.Setting("stream_interval"); ok {
 		s.StreamInterval = signal.Some(n)
 	}
+	if n, ok := e.Setting("tokenizer_worker_num"); ok {
+		s.FrontEnds = signal.Some(n)
+	}
 	s.Resource = kvs(
 		"inferspan.engine.kind", e.Kind,
 		"inferspan.engine.version", e.Version,

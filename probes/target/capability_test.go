@@ -171,56 +171,66 @@ func TestCapabilities(t *testing.T) {
 				t.Errorf("%s: %s %s: %s %q; want %s with %q", c.name, w.of, w.item, got.State, got.Reason, w.state, w.reason)
 			}
 		}
-		// Whatever the engine, the report is whole and says why.
-		seen := make(map[string]bool)
-		for _, g := range caps {
-			key := fmt.Sprintf("%s %s %s", g.Kind, g.ID, g.Item)
-			if seen[key+g.Of] {
-				t.Errorf("%s: %s is there twice", c.name, key)
-			}
-			seen[key+g.Of] = true
-			if g.State != Exact && g.Reason == "" || g.Item == "" || g.ID == "" {
-				t.Errorf("%s: %+v", c.name, g)
-			}
+		whole(t, c.name, caps)
+	}
+}
+
+// whole checks that a report has nothing twice and says why.
+func whole(t *testing.T, name string, caps []Capability) {
+	t.Helper()
+	seen := make(map[string]bool)
+	for _, g := range caps {
+		key := fmt.Sprintf("%s %s %s", g.Kind, g.ID, g.Item)
+		if seen[key+g.Of] {
+			t.Errorf("%s: %s is there twice", name, key)
+		}
+		seen[key+g.Of] = true
+		if g.State != Exact && g.Reason == "" || g.Item == "" || g.ID == "" {
+			t.Errorf("%s: %+v", name, g)
 		}
 	}
 }
 
 // TestCapabilitiesComplete compares the items with the documented ones.
 func TestCapabilitiesComplete(t *testing.T) {
-	caps := Capabilities(usual(), host.Report{}, nil)
-	have := make(map[string]bool)
-	for _, c := range caps {
-		have[string(c.Kind)+" "+c.ID+" "+c.Item] = true
-		if strings.Contains(c.ID, ".v0.") || strings.HasPrefix(c.ID, "sglang") {
-			t.Errorf("%+v is not of this engine", c)
-		}
-	}
-	n := 0
-	for _, s := range semconv.Spans {
-		if s.Engine != "vllm" || s.Version == "V0" {
-			continue
-		}
-		n++
-		if !have["span "+s.ID+" "+s.NamePattern] {
-			t.Errorf("span %s is missing", s.ID)
-		}
-		for _, a := range s.Attrs {
-			if !have["attribute "+s.ID+" "+a.Name] {
-				t.Errorf("attribute %s of %s is missing", a.Name, s.ID)
+	for _, c := range []struct {
+		engine  *Engine
+		version string // documented items of another one do not apply
+		least   int
+	}{{usual(), "V1", 25}, {usualSGLang(), "any", 40}} {
+		have := make(map[string]bool)
+		for _, x := range Capabilities(c.engine, host.Report{}, nil) {
+			have[string(x.Kind)+" "+x.ID+" "+x.Item] = true
+			if engine, _, _ := strings.Cut(x.ID, "."); strings.Contains(x.ID, ".v0.") || engine != c.engine.Kind && engine != "otel" && engine != "prom" {
+				t.Errorf("%+v is not of %s", x, c.engine.Kind)
 			}
 		}
-	}
-	for _, m := range semconv.Metrics {
-		if m.Engine == "vllm" && m.Version != "V0" && !m.Own {
+		n := 0
+		for _, s := range semconv.Spans {
+			if s.Engine != c.engine.Kind || s.Version != c.version && s.Version != "any" {
+				continue
+			}
 			n++
-			if !have["metric "+m.ID+" "+m.Name] {
-				t.Errorf("metric %s is missing", m.ID)
+			if !have["span "+s.ID+" "+s.NamePattern] {
+				t.Errorf("span %s is missing", s.ID)
+			}
+			for _, a := range s.Attrs {
+				if !have["attribute "+s.ID+" "+a.Name] {
+					t.Errorf("attribute %s of %s is missing", a.Name, s.ID)
+				}
 			}
 		}
-	}
-	if n < 25 {
-		t.Errorf("only %d spans and metrics are documented", n)
+		for _, m := range semconv.Metrics {
+			if m.Engine == c.engine.Kind && (m.Version == c.version || m.Version == "any") && !m.Own {
+				n++
+				if !have["metric "+m.ID+" "+m.Name] {
+					t.Errorf("metric %s is missing", m.ID)
+				}
+			}
+		}
+		if n < c.least {
+			t.Errorf("only %d spans and metrics of %s are documented", n, c.engine.Kind)
+		}
 	}
 }
 

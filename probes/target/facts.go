@@ -50,6 +50,12 @@ type Engine struct {
 	// LogStats says whether the engine core sends request events and scheduler
 	// statistics (off: --disable-log-stats); nil if not known.
 	LogStats *bool `json:"log_stats,omitempty"`
+	// Stamps has the times that processes of a role keep of each request, and of each batch,
+	// by the engine's names. A role that keeps none has an empty list; one of which this is not known, or
+	// not needed, is left out.
+	Stamps map[Role][]string `json:"stamps,omitempty"`
+	// Publishes says whether schedulers publish how full their KV cache is; nil if not known.
+	Publishes *bool `json:"publishes,omitempty"`
 	// Sources says where facts come from, by the fact's JSON name: "live" (the
 	// interpreter's memory), "command line", "dist-info" (the installed package).
 	Sources map[string]string `json:"sources,omitempty"`

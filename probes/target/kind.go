@@ -38,6 +38,8 @@ type engineKind struct {
 	tokenizer func(p *proc) (name, revision string)
 	// problems says what cannot be traced, besides what is common to all engines.
 	problems func(e *Engine, g []*proc)
+	// rules say what can be had of the engine.
+	rules    func(c *capabilities) capabilityRules
 	noEngine string // why processes that run its code are no engine
 }
 

@@ -59,6 +59,7 @@ var sglang = engineKind{
 	config:    sglangConfigure,
 	tokenizer: sglangTokenizer,
 	problems:  sglangProblems,
+	rules:     sglangCapabilities,
 	noEngine:  "sglang is imported, but no server, scheduler or detokenizer of its runs here",
 }
 

@@ -130,6 +130,7 @@ func sglangConfigure(s *scan, e *Engine, g []*proc) {
 			break
 		}
 	}
+	e.sglangStamps(g)
 	e.HostID = s.machineID(g[0].PID)
 	for _, p := range g {
 		if p.Role == RoleAPIServer || p.Role == RoleLauncher {
@@ -258,6 +259,11 @@ func sglangProblems(e *Engine, g []*proc) {
 			if p.kind == sglGRPC {
 				e.problem("API server %d serves gRPC: no entry spans", p.PID)
 			}
+		}
+	}
+	if n, ok := e.Setting("tokenizer_worker_num"); ok && n > 1 {
+		if up := int64(len(withRole(g, RoleAPIServer))); up < n {
+			e.problem("%d of %d tokenizer workers run: the others start yet, and are not seen unless they do before probes are attached", up, n)
 		}
 	}
 	if e.Settings["skip_tokenizer_init"] == true {

@@ -55,6 +55,7 @@ var vllm = engineKind{
 	config:    vllmConfigure,
 	tokenizer: vllmTokenizer,
 	problems:  vllmProblems,
+	rules:     vllmCapabilities,
 	noEngine:  "vllm is imported, but no engine core, API server or worker of its runs here (an engine inside the process, VLLM_ENABLE_V1_MULTIPROCESSING=0, was not found in it)",
 }
 

@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"inferspan/correlate/semconv"
+	"inferspan/probes/target"
 	"inferspan/tests/workload"
 )
 
@@ -42,6 +46,7 @@ func TestSGLangLayouts(t *testing.T) {
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			e := startWith(t, serveSGLang, l.env, append([]string{"--sleep-on-idle"}, l.flags...)...)
+			waitWorkers(t, e, l.workers)
 			addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 			tr := attach(t, e, "--trace-level", "4", "--prometheus", addr)
 			waitDetail(t, addr)
@@ -59,6 +64,45 @@ func TestSGLangLayouts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waitWorkers waits until an engine has that many front ends that stay: it is healthy with
+// the first, and on a busy host ends the others that do not answer it within 5 s, and starts
+// them again.
+func waitWorkers(t *testing.T, e *engine, workers int) {
+	t.Helper()
+	var up, before []int
+	same := 0
+	for range 180 {
+		out, err := exec.Command(binary, "ps", "--json").Output()
+		if err != nil {
+			t.Fatalf("listing the engines: %v", err)
+		}
+		var engines []target.Engine
+		if err := json.Unmarshal(out, &engines); err != nil {
+			t.Fatalf("listing the engines: %v", err)
+		}
+		for i := range engines {
+			ps := engines[i].Processes
+			if !slices.ContainsFunc(ps, func(p target.Process) bool { return p.PID == e.pid }) {
+				continue
+			}
+			up = nil
+			for _, p := range ps {
+				if p.Role == target.RoleAPIServer {
+					up = append(up, p.PID)
+				}
+			}
+		}
+		if same++; !slices.Equal(up, before) || len(up) != workers {
+			before, same = up, 0
+		}
+		if workers == 1 && len(up) == 1 || same >= 6 {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	t.Fatalf("front ends %v after 3 minutes, want %d that stay", up, workers)
 }
 
 // check compares the trees with the responses.
@@ -106,7 +150,7 @@ func (l *sglangLayout) check(t *testing.T, log []workload.Entry, spans []*span) 
 			}
 			used[label][th.Name] = true
 			n := map[string]int{}
-			countBelow(th, below, n)
+			count(th, below, n)
 			if label == "Scheduler" {
 				if l.scheduler(&f, id, th, n, int(completion)) {
 					partial++
@@ -159,14 +203,14 @@ func (l *sglangLayout) scheduler(f *faults, id string, th *span, n map[string]in
 		}
 		f.add("%s: %d of %s in %s", id, n[name], name, th.Name)
 	}
-	// Of one that does not stream the result before its last one may be overwritten.
-	missing := completion - 1 - n["decode_loop"]
+	// A prefill gives a token, too, and there is one more each time it was put back. Of one
+	// that does not stream the result before its last one may be overwritten.
+	missing := completion - 1 - n["event retract"] - n["decode_loop"]
 	switch {
 	case l.drafts: // a round gives one token or several
 		if n["decode_loop"] == 0 && completion > 1 || missing < 0 || n["spec_draft"] != n["spec_verify"] {
 			f.add("%s: stages %v for %d tokens", id, n, completion)
 		}
-	case l.retract && partial:
 	case completion < 2:
 	case silent && partial && (missing == 1 || missing == 2):
 	case missing != 0 && (missing != 2 || !partial):
@@ -175,10 +219,13 @@ func (l *sglangLayout) scheduler(f *faults, id string, th *span, n map[string]in
 	return partial
 }
 
-// countBelow counts the spans below s by name.
-func countBelow(s *span, below map[string][]*span, n map[string]int) {
+// count counts the spans below s, and the events on all of them, by name.
+func count(s *span, below map[string][]*span, n map[string]int) {
+	for _, e := range s.Events {
+		n["event "+e.Name]++
+	}
 	for _, c := range below[s.TraceID+s.SpanID] {
 		n[c.Name]++
-		countBelow(c, below, n)
+		count(c, below, n)
 	}
 }

@@ -182,7 +182,7 @@ func whole(e *Entry, body io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("reading the body: %w", err)
 	}
-	if !e.Inference() && e.Status == http.StatusOK {
+	if !e.Inference() && e.Path != "/generate" && e.Status == http.StatusOK {
 		return nil
 	}
 	return e.note(b)

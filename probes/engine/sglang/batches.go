@@ -102,6 +102,11 @@ func (c *Captures) see(p *process, s *stager, id string, m moment) *life {
 		return nil
 	}
 	s.stamps(id, l, m)
+	if !l.told && len(c.unkept) > 0 {
+		l.told = true
+		s.mark = signal.Mark{At: s.at, Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkUnkept, Unkept: c.unkept}
+		s.emit(&s.mark)
+	}
 	l.last = p.count
 	if l.done {
 		p.ended = append(p.ended, id)
@@ -144,6 +149,8 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	p.at = s.at
 	if v.l.plan == planLaunch {
 		b.launch = s.at
+	} else if at := v.value(slotLaunch); at != nil && at.Tag == capture.TagMissing && at.Missing == capture.MissingName {
+		c.unlaunched()
 	}
 	if v.value(slotNoDrafts) != nil {
 		b.each = 1

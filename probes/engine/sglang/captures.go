@@ -2,12 +2,14 @@ package sglang
 
 import (
 	"fmt"
+	"slices"
 
 	"inferspan/bpf/event"
 	"inferspan/bpf/event/capture"
 	"inferspan/correlate/signal"
 	"inferspan/probes/note"
 	"inferspan/probes/python/plan"
+	"inferspan/probes/target"
 )
 
 // Captures turns what the probes of this package capture into the signals Stage, Mark,
@@ -19,6 +21,8 @@ type Captures struct {
 	capture   plan.Capture
 	times     signal.RequestTimes
 	handed    map[string]bool // requests that were seen being handed over, and had no output yet
+	role      string          // Engine.PDRole
+	unkept    []string        // stages of which the engine's schedulers keep no stamps, and MarkSchedule
 	stats     CaptureStats
 }
 
@@ -34,9 +38,10 @@ type CaptureStats struct {
 	Evicted   uint64 // requests that were forgotten since there were too many
 }
 
-// NewCaptures returns the decoder of an engine's captures.
-func NewCaptures(engine signal.EngineID) *Captures {
-	return &Captures{engine: engine, layouts: map[uint32]layout{}, processes: map[uint32]*process{}, handed: map[string]bool{}}
+// NewCaptures returns the decoder of an engine's captures. role is its part in
+// disaggregated serving, as target.Engine has it.
+func NewCaptures(engine signal.EngineID, role string) *Captures {
+	return &Captures{engine: engine, role: role, layouts: map[uint32]layout{}, processes: map[uint32]*process{}, handed: map[string]bool{}}
 }
 
 // Stats returns the counts so far.
@@ -60,6 +65,20 @@ func (c *Captures) Plan(number uint32, p note.Plan) {
 		l.place[name] = n
 	}
 	c.layouts[number] = l
+	if l.ended.slot >= 0 {
+		launched := !slices.Contains(c.unkept, signal.MarkSchedule)
+		c.unkept = target.SGLangUnstamped(c.role, func(stamp string) bool { _, ok := l.ended.part[stamp]; return ok })
+		if !launched {
+			c.unlaunched()
+		}
+	}
+}
+
+// unlaunched: batches of this version have no stamp of their launch.
+func (c *Captures) unlaunched() {
+	if !slices.Contains(c.unkept, signal.MarkSchedule) {
+		c.unkept = append(slices.Clip(c.unkept), signal.MarkSchedule)
+	}
 }
 
 // Core says which core a process runs.

@@ -45,7 +45,7 @@ func TestFront(t *testing.T) {
 		"no id":             {finish, map[string]plan.Value{slotID: gone, slotAborted: gone}, ""},
 		"by the controller": {controller, map[string]plan.Value{slotID: strValue("a"), dispatchName: timeValue(19)}, "a dpc_dispatch 19-20"},
 	} {
-		s := &scene{t: t, c: NewCaptures(1)}
+		s := &scene{t: t, c: NewCaptures(1, "none")}
 		for n, name := range []string{planDispatch, planFirst, planFinish} {
 			s.c.Plan(uint32(n+1), note.Plan{Name: name, Slots: slots})
 		}
@@ -175,4 +175,36 @@ func FuzzCapture(f *testing.F) {
 			}
 		})
 	})
+}
+
+// TestUnkept: of a version that keeps few times it is said once for each request which
+// stages that leaves out.
+func TestUnkept(t *testing.T) {
+	c := NewCaptures(1, "none")
+	ended := slotEnded + ":rid,wait_queue_entry_time,forward_entry_time,completion_time"
+	c.Plan(1, note.Plan{Name: planBatch, Slots: []string{slotLaunch, slotEntering + ":rid,wait_queue_entry_time"}})
+	c.Plan(2, note.Plan{Name: planOutputs, Slots: []string{ended}})
+	ids := plan.Value{Slot: 1, Tag: capture.TagItems, Per: 2, Total: 1, Values: []plan.Value{
+		strValue("a"), timeValue(1000),
+	}}
+	for i := range ids.Values {
+		ids.Values[i].Slot = ids.Slot
+	}
+	launch := plan.Value{Slot: 0, Tag: capture.TagMissing, Missing: capture.MissingName}
+	var got []string
+	for range 2 {
+		r := &event.Record{Header: event.Header{Kind: event.KindCapture, Time: 2e9, PID: testPID},
+			Capture: event.Capture{Plan: 1, Values: 2}, Data: plan.Append(nil, []plan.Value{launch, ids})}
+		if err := c.Capture(r, func(s signal.Signal) {
+			if m, ok := s.(*signal.Mark); ok {
+				got = append(got, m.Name+" "+m.ID+" "+strings.Join(m.Unkept, " "))
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"unkept a request_process prefill_forward chunked_prefill decode_waiting decode_forward decode_loop schedule"}
+	if !slices.Equal(got, want) {
+		t.Errorf("marks %q, want %q", got, want)
+	}
 }

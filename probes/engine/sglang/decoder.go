@@ -89,7 +89,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
-	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, behind: map[uint32]bool{}, running: map[string]*running{}, drafted: map[uint32]drafted{}, capture: NewCaptures(e.ID)}
+	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, behind: map[uint32]bool{}, running: map[string]*running{}, drafted: map[uint32]drafted{}, capture: NewCaptures(e.ID, e.PDRole)}
 	heads, servers := 0, 0
 	for i := range e.Processes {
 		p := &e.Processes[i]

@@ -9,6 +9,7 @@ import (
 	"inferspan/probes/note"
 	"inferspan/probes/python"
 	"inferspan/probes/python/plan"
+	"inferspan/probes/target"
 )
 
 // Front is the tokenizer manager in the process of an HTTP server, or in one that uses
@@ -41,7 +42,7 @@ func NewFront(in *python.Interp) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding SGLang's tokenizer manager: %w", err)
 	}
-	return &Front{in: in, probes: probes, stats: statFields(in, frontStats)}, nil
+	return &Front{in: in, probes: probes, stats: statFields(in, target.RoleAPIServer)}, nil
 }
 
 // Probes returns what to put into the process to see when it works on a request.

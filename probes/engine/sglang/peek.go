@@ -43,7 +43,7 @@ func NewPeeker(in *python.Interp) (*Peeker, error) {
 		if v, err = in.Object(v.Addr()); err != nil {
 			return nil, fmt.Errorf("finding the scheduler: %w", err)
 		}
-		return &Peeker{in: in, sched: v, stats: statFields(in, requestStats), seen: map[string]bool{}}, nil
+		return &Peeker{in: in, sched: v, stats: statFields(in, target.RoleCore), seen: map[string]bool{}}, nil
 	}
 	return nil, engine.ErrNoCore
 }

@@ -1,13 +1,13 @@
 package sglang
 
 import (
-	"errors"
 	"strings"
 
 	"inferspan/correlate/signal"
 	"inferspan/probes/engine"
 	"inferspan/probes/python"
 	"inferspan/probes/python/plan"
+	"inferspan/probes/target"
 )
 
 // Modules of the functions that are watched.
@@ -66,7 +66,7 @@ var busyLoop = []engine.Code{{Name: "Scheduler.process_input_requests", File: "s
 // an idle scheduler something. What a step gave is sent, which the tap on messages
 // probes anyway.
 func SchedulerProbes(in *python.Interp) []engine.Probe {
-	stats := statFields(in, requestStats)
+	stats := statFields(in, target.RoleCore)
 	var ahead []engine.Watch
 	loop, running := runningLoop(in)
 	for _, name := range loops {
@@ -217,7 +217,7 @@ func outputWatches(in *python.Interp, stats []string) []engine.Watch {
 // when it works on a request: it reads the clock some seven times for each, and not for
 // steps.
 func FrontProbes(in *python.Interp) ([]engine.Probe, error) {
-	stats := statFields(in, frontStats)
+	stats := statFields(in, target.RoleAPIServer)
 	if stats == nil {
 		return nil, engine.ErrNoFront
 	}
@@ -274,28 +274,12 @@ func ControllerProbes(in *python.Interp) []engine.Probe {
 	}}
 }
 
-// Classes that have the times of a request in a scheduler and in a front end, the newest
-// first.
-var (
-	requestStats = []plan.Function{
-		plan.Func(moduleStats, "SchedulerReqTimeStats"),
-		plan.Func("sglang.srt.metrics.collector", "TimeStats"), // 0.5.5
+// statFields gives the names of the times that a process of a role keeps of a request;
+// nil if there are none or they cannot be read.
+func statFields(in *python.Interp, r target.Role) []string {
+	names, err := target.SGLangStamps(in, r)
+	if err != nil {
+		return nil
 	}
-	frontStats = []plan.Function{plan.Func(moduleStats, "APIServerReqTimeStats")}
-)
-
-// statFields gives the names of the fields of the first class that there is; nil if there
-// is none or they cannot be read.
-func statFields(in *python.Interp, classes []plan.Function) []string {
-	for _, class := range classes {
-		names, err := in.DataclassFields(class.Module, class.Path...)
-		if errors.Is(err, python.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil
-		}
-		return names
-	}
-	return nil
+	return names
 }

@@ -53,6 +53,7 @@ type life struct {
 	entered  bool        // it was in a batch
 	rest     bool        // it was in one with the rest of its prompt, or one behind it, since it was put back
 	done     bool
+	told     bool   // that no stamps of some of its stages are kept
 	last     uint64 // count of the process's captures when it was last seen
 }
 

@@ -68,7 +68,7 @@ func newScene(t testing.TB) *scene { return newSceneOf(t, decodeStats) }
 
 // newSceneOf has a scheduler whose batches that decode show the stamps of decoding.
 func newSceneOf(t testing.TB, decoding []timing) *scene {
-	s := &scene{t: t, c: NewCaptures(1), decodes: map[int64]bool{}, decoding: decoding}
+	s := &scene{t: t, c: NewCaptures(1, "none"), decodes: map[int64]bool{}, decoding: decoding}
 	list := func(slot string, at []timing, parts ...string) string {
 		_, names := requestPaths(stampNames[:], at, parts)
 		return slot + ":" + strings.Join(names, ",")

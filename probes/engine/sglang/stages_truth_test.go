@@ -46,7 +46,7 @@ func TestTraced(t *testing.T) {
 		}
 		own = append(own, &x)
 	}
-	c := NewCaptures(1)
+	c := NewCaptures(1, "none")
 	for n, p := range run.Plans {
 		c.Plan(n, p)
 	}
