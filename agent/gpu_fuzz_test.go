@@ -20,8 +20,10 @@ func FuzzGPUNotes(f *testing.F) {
 	f.Add(uint8(1), []byte(`{"samples":[{"uuid":"G","mj":9223372036854775807,"procs_known":true,"procs_left":-1},{"uuid":"G"},{"uuid":"H","lost":true}]}`))
 	f.Add(uint8(2), []byte(`{"uuid":"G","xid":79}`))
 	f.Add(uint8(3), []byte(`{"uuids":["G","",null]}`))
+	f.Add(uint8(4), []byte(`{"kernels":[{"h":1,"n":5,"name":"_ZN2at6native4fillIfEEvPT_","by":"symbols"},{"h":2,"n":18446744073709551615},{"h":1,"rt":true,"n":3}],"beyond":9223372036854775807}`))
+	f.Add(uint8(4), []byte(`{"kernels":[{"h":1,"n":9223372036854775807,"name":"_Z1av"},{"h":2,"n":9223372036854775807},{"h":1,"n":9,"name":"_Z1bv"},{"h":1,"n":2}],"beyond":9223372036854775807}`))
 	f.Fuzz(func(t *testing.T, kind uint8, data []byte) {
-		kinds := []note.Kind{note.KindGPUDevice, note.KindGPUSamples, note.KindGPUEvent, note.KindGPUVisible}
+		kinds := []note.Kind{note.KindGPUDevice, note.KindGPUSamples, note.KindGPUEvent, note.KindGPUVisible, note.KindGPUKernels}
 		p := NewPipeline(Options{}, func(*trace.Tree) {})
 		_ = p.Engine(gpuEngine(7))
 		put := func(at uint64, k note.Kind, data []byte) {
@@ -52,6 +54,12 @@ func FuzzGPUNotes(f *testing.F) {
 		check()
 		s := term.NewSummary(term.Options{})
 		s.SetGPUs(p.GPUs())
+		s.SetKernels(p.Kernels())
+		for _, k := range p.Kernels() {
+			if k.Launches < 0 || k.Unnamed < 0 || k.Unnamed > k.Launches || k.Beyond > k.Launches {
+				t.Errorf("%+v", k)
+			}
+		}
 		if err := s.Write(io.Discard); err != nil {
 			t.Error(err)
 		}

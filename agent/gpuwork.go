@@ -13,15 +13,16 @@ import (
 
 // gpuWork is the probes on the CUDA driver of a process.
 type gpuWork struct {
-	inside *inside
-	proc   *target.Process
-	probes *cuda.Probes // nil: none, or not yet
-	done   bool         // nothing more is to be tried
-	looks  int          // since they are in
+	inside   *inside
+	proc     *target.Process
+	probes   *cuda.Probes // nil: none, or not yet
+	done     bool         // nothing more is to be tried
+	looks    int          // since they are in
+	launched *kernelNotes
 }
 
 func (p *inside) gpuWork(proc *target.Process) *gpuWork {
-	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off}
+	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off, launched: newKernelNotes(proc.PID)}
 }
 
 // look puts the probes in as soon as the process maps a driver, and sends a note of what
@@ -33,6 +34,7 @@ func (g *gpuWork) look(ctx context.Context) {
 			g.sample(ctx)
 		}
 		g.settle(ctx)
+		g.kernels(ctx)
 	}
 	if g.done {
 		return
@@ -88,6 +90,7 @@ const sourceRuntime = "runtime"
 // close takes the probes out.
 func (g *gpuWork) close() {
 	if g.probes != nil {
+		g.lastKernels()
 		_ = g.probes.Close()
 	}
 }

@@ -151,6 +151,13 @@ func (p *Pipeline) GPUs() ([]correlate.GPU, []correlate.EngineEnergy) {
 	return p.cor.GPUs(), p.cor.Energy()
 }
 
+// Kernels returns what engines launched.
+func (p *Pipeline) Kernels() []correlate.EngineKernels {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cor.Kernels()
+}
+
 // GPUWork returns what the steps of engines kept GPUs busy with.
 func (p *Pipeline) GPUWork() []correlate.EngineWork {
 	p.mu.Lock()

@@ -19,6 +19,9 @@ struct cuda_process {
 	 * which the driver was not seen to launch anything; by the two functions. */
 	__u64 compared[2];
 	__u64 missed[2];
+	__u64 paired;  /* the runtime's launches that were looked at for their functions */
+	__u64 beyond;  /* launches that are not counted by function: there are too many */
+	__u64 unnoted; /* names that were not noted: there were too many at once */
 };
 
 /* Key: tgid in the agent's PID namespace. One entry per process that uses a GPU. */
@@ -48,6 +51,7 @@ struct cuda_thread {
 	/* For the comparison of levels, by the two functions. */
 	__u64 driver[2];  /* launches in the driver */
 	__u64 runtime[2]; /* driver, and one, when the runtime's last launch began; 0 if there was none */
+	__u64 under;      /* function of the runtime's launch under way, 0 if it is not looked at */
 	struct cuda_call call;
 };
 
@@ -61,11 +65,11 @@ struct {
 	__type(value, struct cuda_thread);
 } cuda_threads SEC(".maps");
 
-/* A handle of the driver in a process. */
+/* A handle in a process: the driver's, or the runtime's. */
 struct cuda_key {
 	__u64 handle;
 	__u32 tgid;
-	__u32 pad;
+	__u32 runtime;
 };
 
 struct cuda_record {
@@ -108,7 +112,52 @@ struct {
 	__type(value, struct cuda_graph);
 } cuda_graphs SEC(".maps");
 
+/* Launches of a function, those of graphs' nodes left out. */
+struct cuda_function {
+	__u64 launches;
+	__u64 under; /* the runtime's function in whose launch it was launched, 0: not known */
+	__u32 bare;  /* launches in no launch of the runtime's, while these were looked at */
+	__u32 mixed; /* it was launched in launches of different functions */
+};
+
+/* Key: the function that was launched. Torch has 22,000 kernels and an engine launches
+ * some hundreds, a worker each; a launch that has no room is counted in cuda_process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct cuda_key);
+	__type(value, struct cuda_function);
+} cuda_functions SEC(".maps");
+
+/* Processes whose launches by the runtime are looked at. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u32);
+} cuda_pairing SEC(".maps");
+
+/* The longest name in libtorch_cuda has 2,300 bytes. */
+#define CUDA_NAME 4096
+
+struct cuda_name {
+	__u64 kernel; /* whose name it has; 0: it is in text */
+	__u32 calls;  /* that gave the handle */
+	__u32 length; /* of text with its end; CUDA_NAME: it may be cut */
+	char text[CUDA_NAME];
+};
+
+/* Names by handle, from when it was given until user space has taken the name, a second
+ * later at most: kernels are looked up as they are first launched. 512 of them are 2 MB. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 512);
+	__type(key, struct cuda_key);
+	__type(value, struct cuda_name);
+} cuda_names SEC(".maps");
+
 static const struct cuda_thread cuda_nothing = {};
+static const struct cuda_name cuda_no_name = {};
 
 /* State of the running thread, which is made if need be; 0 if its process is not looked at. */
 static __always_inline struct cuda_thread *cuda_self(__u64 ids)
@@ -160,25 +209,62 @@ static __always_inline void cuda_launched(struct cuda_thread *t)
 		t->first = t->last;
 }
 
+/* Calls outside of the runtime that settle that a function is not launched by it; some may
+ * have begun before the look at the runtime did. */
+#define CUDA_BARE 4
+
+/* Counts a launch by its function; under is the runtime's, 0 if there is none. */
+static __always_inline void cuda_by_function(struct cuda_process *p, const struct cuda_key *key, __u64 under)
+{
+	struct cuda_function *f = bpf_map_lookup_elem(&cuda_functions, key);
+	struct cuda_function none = {};
+
+	if (!f) {
+		/* Another thread may have been first. */
+		bpf_map_update_elem(&cuda_functions, key, &none, BPF_NOEXIST);
+		f = bpf_map_lookup_elem(&cuda_functions, key);
+	}
+	if (!f) {
+		__sync_fetch_and_add(&p->beyond, 1);
+		return;
+	}
+	__sync_fetch_and_add(&f->launches, 1);
+	if (key->runtime)
+		return;
+	if (under) {
+		if (f->under && f->under != under)
+			f->mixed = 1;
+		f->under = under;
+	} else if (!f->under && f->bare < CUDA_BARE && bpf_map_lookup_elem(&cuda_pairing, &key->tgid)) {
+		f->bare++;
+	}
+}
+
 /* A launch of one kernel; at is where the handle of its stream lies. */
-static __always_inline int cuda_kernel(__u64 at, __u32 count)
+static __always_inline int cuda_kernel(__u64 at, __u32 count, __u64 function, __u32 runtime)
 {
 	__u64 ids = current_ids(), stream = 0;
 	struct cuda_thread *t = cuda_self(ids);
 	__u32 tgid = ids >> 32;
 	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+	struct cuda_key key = {.handle = function, .tgid = tgid, .runtime = runtime};
+	__u64 under;
 
 	/* While probes are put in or taken out, only some are seen: none counts. */
 	if (!t || !p || !(p->flags & GPU_LAUNCHES))
 		return 0;
+	under = t->under;
+	t->under = 0; /* the first one is the one that was asked for */
 	if (count == GPU_KERNELS || count == GPU_KERNELS_EX)
 		t->driver[count & 1]++;
 	if (bpf_probe_read_user(&stream, sizeof(stream), (void *)at)) {
 		lose(LOSS_FAULT, 1);
 		return 0;
 	}
-	if (cuda_count(t, ids, stream, count, 1))
+	if (cuda_count(t, ids, stream, count, 1)) {
 		cuda_launched(t);
+		cuda_by_function(p, &key, under);
+	}
 	return 0;
 }
 
@@ -191,21 +277,21 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count)
 #define CUDA_CONFIG_STREAM 32 /* CUlaunchConfig.hStream (cuda.h, since 11.8) */
 
 SEC("uprobe/cuLaunchKernel")
-int BPF_KPROBE(cuda_launch)
+int BPF_KPROBE(cuda_launch, __u64 function)
 {
-	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_KERNELS);
+	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_KERNELS, function, 0);
 }
 
 SEC("uprobe/cuLaunchCooperativeKernel")
-int BPF_KPROBE(cuda_launch_coop)
+int BPF_KPROBE(cuda_launch_coop, __u64 function)
 {
-	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_COOPERATIVE);
+	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_COOPERATIVE, function, 0);
 }
 
 SEC("uprobe/cuLaunchKernelEx")
-int BPF_KPROBE(cuda_launch_ex, __u64 config)
+int BPF_KPROBE(cuda_launch_ex, __u64 config, __u64 function)
 {
-	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX);
+	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX, function, 0);
 }
 
 /*
@@ -243,6 +329,45 @@ int BPF_KPROBE(cuda_runtime_compare_ex)
 	return cuda_compare(GPU_KERNELS_EX);
 }
 
+/* Which function of the runtime leads to which of the driver: what the driver launches
+ * first between the entry of the runtime's launch and its return. */
+static __always_inline int cuda_pair(__u64 function)
+{
+	__u64 ids = current_ids();
+	__u32 tgid = ids >> 32;
+	struct cuda_thread *t = cuda_self(ids);
+	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+
+	if (!t || !p)
+		return 0;
+	t->under = function;
+	__sync_fetch_and_add(&p->paired, 1);
+	return 0;
+}
+
+SEC("uprobe/cudaLaunchKernel")
+int BPF_KPROBE(cuda_pair_begin, __u64 function)
+{
+	return cuda_pair(function);
+}
+
+SEC("uprobe/cudaLaunchKernelExC")
+int BPF_KPROBE(cuda_pair_begin_ex, __u64 config, __u64 function)
+{
+	return cuda_pair(function);
+}
+
+SEC("uprobe/cudaLaunchKernel_return")
+int BPF_KPROBE(cuda_pair_end)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct cuda_thread *t = bpf_map_lookup_elem(&cuda_threads, &thread);
+
+	if (t)
+		t->under = 0;
+	return 0;
+}
+
 /* cudaLaunchKernel(func, dim3 grid, dim3 block, args, shared, stream): a dim3 is of 12
  * bytes and takes two registers. */
 #if defined(__TARGET_ARCH_x86)
@@ -253,15 +378,15 @@ int BPF_KPROBE(cuda_runtime_compare_ex)
 
 /* In place of cuda_launch and cuda_launch_ex, where these are not reached. */
 SEC("uprobe/cudaLaunchKernel")
-int BPF_KPROBE(cuda_runtime_launch)
+int BPF_KPROBE(cuda_runtime_launch, __u64 function)
 {
-	return cuda_kernel(CUDA_RUNTIME_STREAM, GPU_KERNELS);
+	return cuda_kernel(CUDA_RUNTIME_STREAM, GPU_KERNELS, function, 1);
 }
 
 SEC("uprobe/cudaLaunchKernelExC")
-int BPF_KPROBE(cuda_runtime_launch_ex, __u64 config)
+int BPF_KPROBE(cuda_runtime_launch_ex, __u64 config, __u64 function)
 {
-	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX);
+	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX, function, 1);
 }
 
 SEC("uprobe/cuGraphLaunch")
@@ -581,5 +706,88 @@ int BPF_KPROBE(cuda_instantiated)
 	} else {
 		bpf_map_delete_elem(&cuda_graphs, &exec);
 	}
+	return 0;
+}
+
+/* A note of a name for a handle, to be filled in; 0 if there is no room. */
+static __always_inline struct cuda_name *cuda_name(const struct cuda_key *key)
+{
+	struct cuda_name *n = bpf_map_lookup_elem(&cuda_names, key);
+	struct cuda_process *p;
+
+	if (n)
+		return n;
+	bpf_map_update_elem(&cuda_names, key, &cuda_no_name, BPF_NOEXIST);
+	n = bpf_map_lookup_elem(&cuda_names, key);
+	if (!n) {
+		p = bpf_map_lookup_elem(&cuda_processes, &key->tgid);
+		if (p)
+			__sync_fetch_and_add(&p->unnoted, 1);
+	}
+	return n;
+}
+
+/* cuModuleGetFunction(out, module, name), cuLibraryGetKernel(out, library, name) */
+SEC("uprobe/cuModuleGetFunction")
+int BPF_KPROBE(cuda_name_begin, __u64 out, __u64 module, __u64 name)
+{
+	return cuda_making(name, out);
+}
+
+SEC("uprobe/cuModuleGetFunction_return")
+int BPF_KPROBE(cuda_name_end)
+{
+	__u64 ids = current_ids(), thread = bpf_get_current_pid_tgid();
+	struct cuda_thread *t = bpf_map_lookup_elem(&cuda_threads, &thread);
+	struct cuda_key key = {.tgid = ids >> 32};
+	struct cuda_name *n;
+	long length;
+
+	if (!t || !t->call.out)
+		return 0;
+	key.handle = cuda_made(t, PT_REGS_RC(ctx));
+	t->call.out = 0;
+	if (!key.handle)
+		return 0;
+	n = cuda_name(&key);
+	if (!n)
+		return 0;
+	n->calls++;
+	n->kernel = 0;
+	length = bpf_probe_read_user_str(n->text, sizeof(n->text), (void *)t->call.object);
+	if (length < 0)
+		lose(LOSS_FAULT, 1);
+	n->length = length < 0 ? 0 : length;
+	return 0;
+}
+
+/* cuKernelGetFunction(out, kernel) */
+SEC("uprobe/cuKernelGetFunction")
+int BPF_KPROBE(cuda_alias_begin, __u64 out, __u64 kernel)
+{
+	return cuda_making(kernel, out);
+}
+
+SEC("uprobe/cuKernelGetFunction_return")
+int BPF_KPROBE(cuda_alias_end)
+{
+	__u64 ids = current_ids(), thread = bpf_get_current_pid_tgid();
+	struct cuda_thread *t = bpf_map_lookup_elem(&cuda_threads, &thread);
+	struct cuda_key key = {.tgid = ids >> 32};
+	struct cuda_name *n;
+
+	if (!t || !t->call.out)
+		return 0;
+	key.handle = cuda_made(t, PT_REGS_RC(ctx));
+	t->call.out = 0;
+	/* The kernel itself has its name from elsewhere. */
+	if (!key.handle || key.handle == t->call.object)
+		return 0;
+	n = cuda_name(&key);
+	if (!n)
+		return 0;
+	n->calls++;
+	n->kernel = t->call.object;
+	n->length = 0;
 	return 0;
 }

@@ -19,6 +19,13 @@ const (
 	ProgCUDARuntimeCompareEx Program = "cuda_runtime_compare_ex"
 	ProgCUDARuntimeLaunch    Program = "cuda_runtime_launch"
 	ProgCUDARuntimeLaunchEx  Program = "cuda_runtime_launch_ex"
+	ProgCUDAPairBegin        Program = "cuda_pair_begin"
+	ProgCUDAPairBeginEx      Program = "cuda_pair_begin_ex"
+	ProgCUDAPairEnd          Program = "cuda_pair_end"
+	ProgCUDANameBegin        Program = "cuda_name_begin"
+	ProgCUDANameEnd          Program = "cuda_name_end"
+	ProgCUDAAliasBegin       Program = "cuda_alias_begin"
+	ProgCUDAAliasEnd         Program = "cuda_alias_end"
 	ProgCUDALaunchGraph      Program = "cuda_launch_graph"
 	ProgCUDACopyIn           Program = "cuda_copy_in"
 	ProgCUDACopyOut          Program = "cuda_copy_out"
@@ -46,6 +53,11 @@ func (o *Objects) SetCUDA(pid int, launches bool) error {
 	o.lastEpoch++
 	p := tracerCudaProcess{Epoch: o.lastEpoch}
 	o.mu.Unlock()
+	// Counts of what was not kept go on.
+	var old tracerCudaProcess
+	if err := o.objs.CudaProcesses.Lookup(uint32(pid), &old); err == nil {
+		p.Paired, p.Beyond, p.Unnoted = old.Paired, old.Beyond, old.Unnoted
+	}
 	if launches {
 		p.Flags = event.GPULaunches
 	}

@@ -404,6 +404,8 @@ func (o *Objects) programs() map[string]*ebpf.Program {
 		"cuda_launch":  p.CudaLaunch, "cuda_launch_coop": p.CudaLaunchCoop, "cuda_launch_ex": p.CudaLaunchEx, "cuda_launch_graph": p.CudaLaunchGraph,
 		"cuda_runtime_compare": p.CudaRuntimeCompare, "cuda_runtime_compare_ex": p.CudaRuntimeCompareEx,
 		"cuda_runtime_launch": p.CudaRuntimeLaunch, "cuda_runtime_launch_ex": p.CudaRuntimeLaunchEx,
+		"cuda_pair_begin": p.CudaPairBegin, "cuda_pair_begin_ex": p.CudaPairBeginEx, "cuda_pair_end": p.CudaPairEnd,
+		"cuda_name_begin": p.CudaNameBegin, "cuda_name_end": p.CudaNameEnd, "cuda_alias_begin": p.CudaAliasBegin, "cuda_alias_end": p.CudaAliasEnd,
 		"cuda_copy_in": p.CudaCopyIn, "cuda_copy_out": p.CudaCopyOut, "cuda_copy_device": p.CudaCopyDevice, "cuda_copy_other": p.CudaCopyOther,
 		"cuda_event_record": p.CudaEventRecord,
 		"cuda_sync_event":   p.CudaSyncEvent, "cuda_sync_stream": p.CudaSyncStream, "cuda_sync_context": p.CudaSyncContext, "cuda_sync_exit": p.CudaSyncExit,

@@ -39,6 +39,14 @@ type tracerConn struct {
 	Spoken      uint8
 }
 
+type tracerCudaFunction struct {
+	_        structs.HostLayout
+	Launches uint64
+	Under    uint64
+	Bare     uint32
+	Mixed    uint32
+}
+
 type tracerCudaGraph struct {
 	_       structs.HostLayout
 	Kernels uint64
@@ -47,10 +55,18 @@ type tracerCudaGraph struct {
 }
 
 type tracerCudaKey struct {
+	_       structs.HostLayout
+	Handle  uint64
+	Tgid    uint32
+	Runtime uint32
+}
+
+type tracerCudaName struct {
 	_      structs.HostLayout
-	Handle uint64
-	Tgid   uint32
-	Pad    uint32
+	Kernel uint64
+	Calls  uint32
+	Length uint32
+	Text   [4096]int8
 }
 
 type tracerCudaProcess struct {
@@ -59,6 +75,9 @@ type tracerCudaProcess struct {
 	Flags    uint32
 	Compared [2]uint64
 	Missed   [2]uint64
+	Paired   uint64
+	Beyond   uint64
+	Unnoted  uint64
 }
 
 type tracerCudaRecord struct {
@@ -76,6 +95,7 @@ type tracerCudaThread struct {
 	Marks   uint64
 	Driver  [2]uint64
 	Runtime [2]uint64
+	Under   uint64
 	Call    struct {
 		_        structs.HostLayout
 		Object   uint64
@@ -370,7 +390,10 @@ const (
 	tracerMapConns                 = "conns"
 	tracerMapCudaCaptures          = "cuda_captures"
 	tracerMapCudaEvents            = "cuda_events"
+	tracerMapCudaFunctions         = "cuda_functions"
 	tracerMapCudaGraphs            = "cuda_graphs"
+	tracerMapCudaNames             = "cuda_names"
+	tracerMapCudaPairing           = "cuda_pairing"
 	tracerMapCudaProcesses         = "cuda_processes"
 	tracerMapCudaThreads           = "cuda_threads"
 	tracerMapEmptyTail             = "empty_tail"
@@ -387,6 +410,8 @@ const (
 	tracerMapRing                  = "ring"
 	tracerMapTails                 = "tails"
 	tracerMapTargets               = "targets"
+	tracerProgCudaAliasBegin       = "cuda_alias_begin"
+	tracerProgCudaAliasEnd         = "cuda_alias_end"
 	tracerProgCudaCaptureBegin     = "cuda_capture_begin"
 	tracerProgCudaCaptureEnd       = "cuda_capture_end"
 	tracerProgCudaCaptureEnded     = "cuda_capture_ended"
@@ -401,6 +426,11 @@ const (
 	tracerProgCudaLaunchCoop       = "cuda_launch_coop"
 	tracerProgCudaLaunchEx         = "cuda_launch_ex"
 	tracerProgCudaLaunchGraph      = "cuda_launch_graph"
+	tracerProgCudaNameBegin        = "cuda_name_begin"
+	tracerProgCudaNameEnd          = "cuda_name_end"
+	tracerProgCudaPairBegin        = "cuda_pair_begin"
+	tracerProgCudaPairBeginEx      = "cuda_pair_begin_ex"
+	tracerProgCudaPairEnd          = "cuda_pair_end"
 	tracerProgCudaRuntimeCompare   = "cuda_runtime_compare"
 	tracerProgCudaRuntimeCompareEx = "cuda_runtime_compare_ex"
 	tracerProgCudaRuntimeLaunch    = "cuda_runtime_launch"
@@ -482,6 +512,8 @@ type tracerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerProgramSpecs struct {
+	CudaAliasBegin       *ebpf.ProgramSpec `ebpf:"cuda_alias_begin"`
+	CudaAliasEnd         *ebpf.ProgramSpec `ebpf:"cuda_alias_end"`
 	CudaCaptureBegin     *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
 	CudaCaptureEnd       *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
 	CudaCaptureEnded     *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
@@ -496,6 +528,11 @@ type tracerProgramSpecs struct {
 	CudaLaunchCoop       *ebpf.ProgramSpec `ebpf:"cuda_launch_coop"`
 	CudaLaunchEx         *ebpf.ProgramSpec `ebpf:"cuda_launch_ex"`
 	CudaLaunchGraph      *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
+	CudaNameBegin        *ebpf.ProgramSpec `ebpf:"cuda_name_begin"`
+	CudaNameEnd          *ebpf.ProgramSpec `ebpf:"cuda_name_end"`
+	CudaPairBegin        *ebpf.ProgramSpec `ebpf:"cuda_pair_begin"`
+	CudaPairBeginEx      *ebpf.ProgramSpec `ebpf:"cuda_pair_begin_ex"`
+	CudaPairEnd          *ebpf.ProgramSpec `ebpf:"cuda_pair_end"`
 	CudaRuntimeCompare   *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare"`
 	CudaRuntimeCompareEx *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_ex"`
 	CudaRuntimeLaunch    *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch"`
@@ -539,7 +576,10 @@ type tracerMapSpecs struct {
 	Conns         *ebpf.MapSpec `ebpf:"conns"`
 	CudaCaptures  *ebpf.MapSpec `ebpf:"cuda_captures"`
 	CudaEvents    *ebpf.MapSpec `ebpf:"cuda_events"`
+	CudaFunctions *ebpf.MapSpec `ebpf:"cuda_functions"`
 	CudaGraphs    *ebpf.MapSpec `ebpf:"cuda_graphs"`
+	CudaNames     *ebpf.MapSpec `ebpf:"cuda_names"`
+	CudaPairing   *ebpf.MapSpec `ebpf:"cuda_pairing"`
 	CudaProcesses *ebpf.MapSpec `ebpf:"cuda_processes"`
 	CudaThreads   *ebpf.MapSpec `ebpf:"cuda_threads"`
 	EmptyTail     *ebpf.MapSpec `ebpf:"empty_tail"`
@@ -592,7 +632,10 @@ type tracerMaps struct {
 	Conns         *ebpf.Map `ebpf:"conns"`
 	CudaCaptures  *ebpf.Map `ebpf:"cuda_captures"`
 	CudaEvents    *ebpf.Map `ebpf:"cuda_events"`
+	CudaFunctions *ebpf.Map `ebpf:"cuda_functions"`
 	CudaGraphs    *ebpf.Map `ebpf:"cuda_graphs"`
+	CudaNames     *ebpf.Map `ebpf:"cuda_names"`
+	CudaPairing   *ebpf.Map `ebpf:"cuda_pairing"`
 	CudaProcesses *ebpf.Map `ebpf:"cuda_processes"`
 	CudaThreads   *ebpf.Map `ebpf:"cuda_threads"`
 	EmptyTail     *ebpf.Map `ebpf:"empty_tail"`
@@ -617,7 +660,10 @@ func (m *tracerMaps) Close() error {
 		m.Conns,
 		m.CudaCaptures,
 		m.CudaEvents,
+		m.CudaFunctions,
 		m.CudaGraphs,
+		m.CudaNames,
+		m.CudaPairing,
 		m.CudaProcesses,
 		m.CudaThreads,
 		m.EmptyTail,
@@ -651,6 +697,8 @@ type tracerVariables struct {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerPrograms struct {
+	CudaAliasBegin       *ebpf.Program `ebpf:"cuda_alias_begin"`
+	CudaAliasEnd         *ebpf.Program `ebpf:"cuda_alias_end"`
 	CudaCaptureBegin     *ebpf.Program `ebpf:"cuda_capture_begin"`
 	CudaCaptureEnd       *ebpf.Program `ebpf:"cuda_capture_end"`
 	CudaCaptureEnded     *ebpf.Program `ebpf:"cuda_capture_ended"`
@@ -665,6 +713,11 @@ type tracerPrograms struct {
 	CudaLaunchCoop       *ebpf.Program `ebpf:"cuda_launch_coop"`
 	CudaLaunchEx         *ebpf.Program `ebpf:"cuda_launch_ex"`
 	CudaLaunchGraph      *ebpf.Program `ebpf:"cuda_launch_graph"`
+	CudaNameBegin        *ebpf.Program `ebpf:"cuda_name_begin"`
+	CudaNameEnd          *ebpf.Program `ebpf:"cuda_name_end"`
+	CudaPairBegin        *ebpf.Program `ebpf:"cuda_pair_begin"`
+	CudaPairBeginEx      *ebpf.Program `ebpf:"cuda_pair_begin_ex"`
+	CudaPairEnd          *ebpf.Program `ebpf:"cuda_pair_end"`
 	CudaRuntimeCompare   *ebpf.Program `ebpf:"cuda_runtime_compare"`
 	CudaRuntimeCompareEx *ebpf.Program `ebpf:"cuda_runtime_compare_ex"`
 	CudaRuntimeLaunch    *ebpf.Program `ebpf:"cuda_runtime_launch"`
@@ -702,6 +755,8 @@ type tracerPrograms struct {
 
 func (p *tracerPrograms) Close() error {
 	return _TracerClose(
+		p.CudaAliasBegin,
+		p.CudaAliasEnd,
 		p.CudaCaptureBegin,
 		p.CudaCaptureEnd,
 		p.CudaCaptureEnded,
@@ -716,6 +771,11 @@ func (p *tracerPrograms) Close() error {
 		p.CudaLaunchCoop,
 		p.CudaLaunchEx,
 		p.CudaLaunchGraph,
+		p.CudaNameBegin,
+		p.CudaNameEnd,
+		p.CudaPairBegin,
+		p.CudaPairBeginEx,
+		p.CudaPairEnd,
 		p.CudaRuntimeCompare,
 		p.CudaRuntimeCompareEx,
 		p.CudaRuntimeLaunch,

@@ -246,6 +246,9 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.GPUVisible:
 		c.tick(s.At)
 		c.gpuVisible(s)
+	case *signal.GPUKernels:
+		c.tick(s.At)
+		c.gpuKernels(s)
 	case *signal.Clock:
 		c.clock.set(s)
 		c.tick(s.At)

@@ -40,6 +40,7 @@ type engine struct {
 	untokenized []*request   // those that have not looked for theirs, in order
 	tokenCosts  []tokenCost
 	gpuHosts    []*gpuHost // processes that have their GPU work seen
+	kernels     gpuKernels
 	energy      engineEnergy
 	ledger      gpuLedger
 }

@@ -55,6 +55,7 @@ func (e *engine) gpuHost(pid uint32) *gpuHost {
 
 func (c *Correlator) gpuMark(s *signal.GPUMark) {
 	e := c.engine(s.Engine)
+	e.kernels.mark(s)
 	h := e.gpuHost(s.PID)
 	if h == nil {
 		if !s.Step {

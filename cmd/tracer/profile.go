@@ -128,6 +128,7 @@ With --out it also writes, to a folder:
 			sum.SetLosses(p.Lost())
 			sum.SetGPUs(p.GPUs())
 			sum.SetGPUWork(p.GPUWork())
+			sum.SetKernels(p.Kernels())
 			sum.SetElapsed(elapsed)
 			sum.SetExports(out.stats())
 			for _, n := range p.Notes() {

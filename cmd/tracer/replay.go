@@ -111,6 +111,7 @@ used; the exit code is then 5.`,
 				sum.SetLosses(p.Lost())
 				sum.SetGPUs(p.GPUs())
 				sum.SetGPUWork(p.GPUWork())
+				sum.SetKernels(p.Kernels())
 				if err := sum.Write(w); err != nil {
 					return withCode(exitExport, err)
 				}

@@ -78,6 +78,26 @@ type GPUVisible struct {
 	UUIDs  []string
 }
 
+// GPUKernels: functions that a process launched, those of which something is new.
+type GPUKernels struct {
+	At      Mono
+	Engine  EngineID
+	PID     uint32
+	Kernels []GPUKernel
+	Beyond  Opt[int64] // launches of functions that are not counted one by one, in all
+	Unnoted Opt[int64] // names that the driver gave out and that were not noted, in all
+}
+
+// GPUKernel is a function that was launched, but for nodes of graphs.
+type GPUKernel struct {
+	Handle   uint64
+	Runtime  bool       // the handle is the CUDA runtime's, else the driver's
+	Launches Opt[int64] // in all, while launches were counted
+	// Symbol is the driver's name, Name the same as a reader knows it; both "" if it is
+	// not known, or as in the signal before. By is how it is known.
+	Symbol, Name, By string
+}
+
 // DetailGPU is the name of what NVML tells, in ProbeChange.
 const DetailGPU = "gpu"
 
@@ -85,3 +105,4 @@ func (*GPUDevice) isSignal()  {}
 func (*GPUSamples) isSignal() {}
 func (*GPUEvent) isSignal()   {}
 func (*GPUVisible) isSignal() {}
+func (*GPUKernels) isSignal() {}

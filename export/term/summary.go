@@ -42,6 +42,7 @@ type Summary struct {
 	gpus    []correlate.GPU
 	energy  []correlate.EngineEnergy
 	work    []correlate.EngineWork
+	kernels []correlate.EngineKernels
 }
 
 // NewSummary returns an empty summary.
@@ -125,6 +126,7 @@ func (s *Summary) Write(w io.Writer) error {
 	}
 	s.stepTables(&p)
 	s.gpuLines(&p)
+	s.kernelTables(&p)
 	s.lost(&p)
 	s.noteLines(&p)
 	if _, err := w.Write(p.Bytes()); err != nil {

@@ -27,6 +27,11 @@ type Tracer interface {
 	SetCUDA(pid int, launches bool) error
 	RemoveCUDA(pid int) error
 	CUDALevels(pid int) (launch, launchEx bpf.CUDALevels, err error)
+	CUDAFunctions(pid int) ([]bpf.CUDAFunction, bpf.CUDAUncounted, error)
+	TakeCUDANames(pid int) ([]bpf.CUDAName, error)
+	PairCUDA(pid int, on bool) error
+	CUDAPaired(pid int) (uint64, error)
+	ForgetCUDA(pid int) error
 }
 
 // Status tells of one function of the table.
@@ -51,8 +56,9 @@ type Probes struct {
 	driver   map[string][]io.Closer // by the first function of the table's entry
 	// While launches are counted: probes on the runtime's, as long as the levels are
 	// compared or instead of the driver's.
-	runtime [len(pairs)][]io.Closer
-	levels  [len(pairs)]level
+	runtime   [len(pairs)][]io.Closer
+	levels    [len(pairs)]level
+	functions functions
 }
 
 // Driver finds the driver in a process. The error wraps ErrNoDriver, or
@@ -110,13 +116,14 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 	}
 	defer lib.Close()
 	a := &Probes{pid: p.PID, tracer: t, target: p, driver: make(map[string][]io.Closer)}
+	a.functions = functions{names: newNamer(p.PID), tried: make(map[uint64]bool)}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("attaching to the CUDA driver of process %d: %w", p.PID, errors.Join(err, a.Close()))
 		}
 	}()
 	for i := range table {
-		if table[i].from == All {
+		if table[i].from == All || table[i].from == Sampled && mode == Graph {
 			continue
 		}
 		if err := a.put(lib, &table[i], p); err != nil {
@@ -148,6 +155,7 @@ func (a *Probes) Launches(on bool) error {
 	if !on {
 		// First: what is counted no more is not said to be.
 		err := a.tracer.SetCUDA(a.pid, false)
+		err = errors.Join(err, a.endPairs())
 		var links []io.Closer
 		for i := range table {
 			if name := table[i].symbols[0]; table[i].from == All {
@@ -253,6 +261,6 @@ func (a *Probes) Close() error {
 	for i := range a.runtime {
 		links = append(links, a.runtime[i]...)
 	}
-	errs := append([]error{a.tracer.RemoveCUDA(a.pid)}, bpf.CloseAll(links)...)
-	return errors.Join(errs...)
+	errs := append([]error{a.tracer.RemoveCUDA(a.pid), a.endPairs()}, bpf.CloseAll(links)...)
+	return errors.Join(append(errs, a.tracer.ForgetCUDA(a.pid))...)
 }

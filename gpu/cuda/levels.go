@@ -35,9 +35,9 @@ func (a *Probes) runtimes() error {
 		switch a.levels[i] {
 		case unsettled:
 			// Without a runtime there is nothing to compare.
-			a.runtime[i], _ = a.onRuntime(i, pairs[i].compare)
+			a.runtime[i], _ = a.onRuntime(i, pairs[i].compare, attach.Entry)
 		case runtimeLevel:
-			a.runtime[i], err = a.onRuntime(i, pairs[i].launch)
+			a.runtime[i], err = a.onRuntime(i, pairs[i].launch, attach.Entry)
 		}
 		if err != nil {
 			return fmt.Errorf("counting kernels of process %d at %s: %w", a.pid, pairs[i].runtime, err)
@@ -58,7 +58,7 @@ func (a *Probes) atRuntime(function string) bool {
 
 // onRuntime puts a program on the runtime's launch of a pair, in each runtime that the
 // process maps. One that is linked into another library is not found.
-func (a *Probes) onRuntime(i int, program bpf.Program) (links []io.Closer, err error) {
+func (a *Probes) onRuntime(i int, program bpf.Program, at attach.Where) (links []io.Closer, err error) {
 	libs, err := mapped(a.pid, "libcudart.so")
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (a *Probes) onRuntime(i int, program bpf.Program) (links []io.Closer, err e
 		lib, err := attach.OpenLibrary(where)
 		if err == nil {
 			var more []io.Closer
-			more, _, err = lib.Attach(a.tracer.Program(program), pairs[i].runtime, attach.Entry, a.target)
+			more, _, err = lib.Attach(a.tracer.Program(program), pairs[i].runtime, at, a.target)
 			links = append(links, more...)
 			lib.Close()
 		}
@@ -121,7 +121,7 @@ func (a *Probes) fallBack(i int) error {
 	errs := bpf.CloseAll(append(a.runtime[i], a.driver[p.driver]...))
 	delete(a.driver, p.driver)
 	var err error
-	a.runtime[i], err = a.onRuntime(i, p.launch)
+	a.runtime[i], err = a.onRuntime(i, p.launch, attach.Entry)
 	a.levels[i] = runtimeLevel // whatever became of it: there is no more to settle
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("counting kernels of process %d at %s: %w", a.pid, p.runtime, err)

@@ -35,7 +35,7 @@ type probe struct {
 	symbols []string // its versions; those that the driver has are probed, each address once
 	where   attach.Where
 	program bpf.Program
-	from    Mode // Graph: always, All: while launches are counted
+	from    Mode // Graph: always, Sampled: where launches are counted now and then, All: while they are
 	// required: without it, what is counted would be wrong and not only less.
 	required bool
 }
@@ -63,6 +63,14 @@ var table = []probe{
 	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, false},
 	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, false},
 
+	// Names of kernels, mostly when an engine starts.
+	{[]string{"cuModuleGetFunction"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, false},
+	{[]string{"cuModuleGetFunction"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, false},
+	{[]string{"cuLibraryGetKernel"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, false}, // since 12.0, as the next
+	{[]string{"cuLibraryGetKernel"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, false},
+	{[]string{kernelFunction}, attach.Return, bpf.ProgCUDAAliasEnd, Sampled, false},
+	{[]string{kernelFunction}, attach.Entry, bpf.ProgCUDAAliasBegin, Sampled, false},
+
 	{[]string{"cuLaunchKernel", "cuLaunchKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunch, All, true},
 	{[]string{"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"}, attach.Entry, bpf.ProgCUDALaunchEx, All, false}, // since 11.8
 	{[]string{"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunchCoop, All, true},
@@ -72,13 +80,17 @@ var table = []probe{
 	{[]string{"cuMemcpyAsync", "cuMemcpyAsync_ptsz"}, attach.Entry, bpf.ProgCUDACopyOther, All, true},
 }
 
+// kernelFunction makes a function that can be launched of a kernel, whose name it has.
+const kernelFunction = "cuKernelGetFunction"
+
 // pair is a launch of the runtime and of the driver that it leads to.
 type pair struct {
 	driver, runtime string // functions; the driver's as the first of its table entry
 	compare, launch bpf.Program
+	pair            bpf.Program // at the runtime's: which function it is asked for
 }
 
 var pairs = [2]pair{
-	{"cuLaunchKernel", "cudaLaunchKernel", bpf.ProgCUDARuntimeCompare, bpf.ProgCUDARuntimeLaunch},
-	{"cuLaunchKernelEx", "cudaLaunchKernelExC", bpf.ProgCUDARuntimeCompareEx, bpf.ProgCUDARuntimeLaunchEx},
+	{"cuLaunchKernel", "cudaLaunchKernel", bpf.ProgCUDARuntimeCompare, bpf.ProgCUDARuntimeLaunch, bpf.ProgCUDAPairBegin},
+	{"cuLaunchKernelEx", "cudaLaunchKernelExC", bpf.ProgCUDARuntimeCompareEx, bpf.ProgCUDARuntimeLaunchEx, bpf.ProgCUDAPairBeginEx},
 }

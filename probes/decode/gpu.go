@@ -49,6 +49,23 @@ func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
 		if n, err = note.Get[note.GPUVisible](r); err == nil && n.Problem == "" {
 			emit(&signal.GPUVisible{At: at, Engine: e.id, PID: r.PID, UUIDs: n.UUIDs})
 		}
+	case note.KindGPUKernels:
+		e := d.engine[r.PID]
+		if e == nil {
+			d.unknown++
+			return true
+		}
+		var n note.GPUKernels
+		if n, err = note.Get[note.GPUKernels](r); err == nil {
+			s := signal.GPUKernels{At: at, Engine: e.id, PID: r.PID, Beyond: launches(n.Beyond), Unnoted: launches(n.Unnoted)}
+			for i := range n.Kernels {
+				k := &n.Kernels[i]
+				s.Kernels = append(s.Kernels, signal.GPUKernel{
+					Handle: k.Handle, Runtime: k.Runtime, Launches: launches(k.Launches), Symbol: k.Name, Name: demangled(k.Name), By: k.By,
+				})
+			}
+			emit(&s)
+		}
 	default:
 		return false
 	}
@@ -91,4 +108,14 @@ func whole(v *uint64) signal.Opt[int64] {
 		return signal.Opt[int64]{}
 	}
 	return signal.Some(int64(*v))
+}
+
+// launches is a count of launches; one that is beyond all that can be, 30,000 a second for
+// a year, is not known.
+func launches(n uint64) signal.Opt[int64] {
+	const most = 1 << 40
+	if n > most {
+		return signal.Opt[int64]{}
+	}
+	return signal.Some(int64(n))
 }

@@ -171,6 +171,14 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
+		err = file.Symbols(func(s Symbol) bool { return s.Name == "" }, func(s Symbol) {
+			if !bytes.Contains(b, []byte(s.Name+"\x00")) {
+				t.Fatalf("%+v is not in the file", s)
+			}
+		})
+		if err != nil && !errors.Is(err, ErrFormat) {
+			t.Fatal(err)
+		}
 		fn, err := file.Func(name)
 		if err != nil {
 			if fn != (Func{}) {

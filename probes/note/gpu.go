@@ -9,6 +9,7 @@ const (
 	KindGPUSamples Kind = 33 // GPUSamples
 	KindGPUEvent   Kind = 34 // GPUEvent
 	KindGPUVisible Kind = 35 // GPUVisible, of the process of the record
+	KindGPUKernels Kind = 36 // GPUKernels, of the process of the record
 )
 
 // GPUDevice are facts about a GPU or an instance of one (MIG). It comes before the first
@@ -90,6 +91,35 @@ type GPUEvent struct {
 type GPUVisible struct {
 	UUIDs   []string `json:"uuids,omitempty"`
 	Problem string   `json:"problem,omitempty"` // why they are not known
+}
+
+// GPUKernels are functions that a process launched, those of which something changed since
+// the note before.
+type GPUKernels struct {
+	Kernels []GPUKernel `json:"kernels"`
+	// Beyond are launches of functions that are not counted one by one, there being too
+	// many; Unnoted names that the driver gave out and that were not noted. Both in all.
+	Beyond  uint64 `json:"beyond,omitempty"`
+	Unnoted uint64 `json:"unnoted,omitempty"`
+}
+
+// GPUKernel is a function that was launched, but for nodes of graphs.
+type GPUKernel struct {
+	Handle   uint64 `json:"h"`            // the driver's
+	Runtime  bool   `json:"rt,omitempty"` // it is the runtime's: launches were counted there
+	Launches uint64 `json:"n"`            // in all
+	// Name is that of the driver, mangled, when it is first known or another than before;
+	// By is how.
+	Name string `json:"name,omitempty"`
+	By   string `json:"by,omitempty"`
+}
+
+// PutGPUKernels makes the records of functions that a process launched, as many as are
+// needed.
+func PutGPUKernels(pid uint32, at uint64, k GPUKernels) ([]*event.Record, error) {
+	return putParts(KindGPUKernels, pid, at, k.Kernels, func(part []GPUKernel, _ bool) any {
+		return GPUKernels{Kernels: part, Beyond: k.Beyond, Unnoted: k.Unnoted}
+	})
 }
 
 // PutGPUSamples makes the records of the samples of one moment, as many as are needed.

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"context"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/gpu/cuda"
+	"inferspan/probes/note"
+	"inferspan/probes/procfs"
+)
+
+// kernelNotes makes notes of what a process launches.
+type kernelNotes struct {
+	pid       uint32
+	sent      map[kernelKey]cuda.Kernel
+	uncounted bpf.CUDAUncounted
+}
+
+type kernelKey struct {
+	handle  uint64
+	runtime bool
+}
+
+func newKernelNotes(pid int) *kernelNotes {
+	return &kernelNotes{pid: uint32(pid), sent: make(map[kernelKey]cuda.Kernel)}
+}
+
+// look returns the records of what changed since the last look.
+func (k *kernelNotes) look(p *cuda.Probes) ([]*event.Record, error) {
+	now, err := p.Kernels()
+	if err != nil {
+		return nil, err
+	}
+	n := note.GPUKernels{Beyond: now.Uncounted.Launches, Unnoted: now.Uncounted.Names}
+	for _, one := range now.Kernels {
+		key := kernelKey{one.Handle, one.Runtime}
+		old, was := k.sent[key]
+		if was && old == one && k.uncounted == now.Uncounted {
+			continue
+		}
+		k.sent[key] = one
+		out := note.GPUKernel{Handle: one.Handle, Runtime: one.Runtime, Launches: one.Launches}
+		if one.Name != old.Name {
+			out.Name, out.By = one.Name, one.By
+		}
+		n.Kernels = append(n.Kernels, out)
+	}
+	k.uncounted = now.Uncounted
+	return note.PutGPUKernels(k.pid, bpf.Monotonic(), n)
+}
+
+// kernels sends what was launched since the last look.
+func (g *gpuWork) kernels(ctx context.Context) {
+	if g.probes == nil {
+		return
+	}
+	records, err := g.launched.look(g.probes)
+	if err != nil {
+		return // it is read again at the next look
+	}
+	for _, r := range records {
+		g.inside.send(ctx)(r, nil)
+	}
+}
+
+// lastKernels sends it once more, before the probes are out, as far as there is room: the
+// run is over. Of a process that is gone nothing more is taken.
+func (g *gpuWork) lastKernels() {
+	if (procfs.FS{}).Exiting(g.proc.PID) {
+		return
+	}
+	records, err := g.launched.look(g.probes)
+	if err != nil {
+		return
+	}
+	for _, r := range records {
+		select {
+		case g.inside.notes <- r:
+		default:
+		}
+	}
+}

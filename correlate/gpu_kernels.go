@@ -1,0 +1,215 @@
+package correlate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"inferspan/correlate/signal"
+)
+
+// gpuKernels are the functions that the processes of an engine launched.
+type gpuKernels struct {
+	functions map[functionKey]*launched
+	past      map[string]*launched // by symbol: of handles that are another function's now
+	threads   []stepThread
+	processes []uncounted
+	// reused are launches between the two looks of which the later one found another name.
+	// full are those of functions beyond maxFunctions.
+	reused, full int64
+}
+
+type functionKey struct {
+	handle  uint64
+	pid     uint32
+	runtime bool
+}
+
+// launched is a function.
+type launched struct {
+	symbol, name, by string
+	last             int64 // count that was told last
+	n                int64
+}
+
+// stepThread is a thread that begins steps.
+type stepThread struct {
+	pid, tid uint32
+	marks    uint32
+	steps    int64 // begun while launches were counted
+	lost     bool  // not all were seen
+}
+
+// uncounted is what a process had no room for.
+type uncounted struct {
+	pid             uint32
+	beyond, unnoted int64
+}
+
+// maxFunctions bounds the functions of an engine: twice what the kernel has room for.
+const maxFunctions = 16384
+
+// maxStepThreads bounds the threads of an engine that begin steps: one for each core.
+const maxStepThreads = 256
+
+func (c *Correlator) gpuKernels(s *signal.GPUKernels) {
+	k := &c.engine(s.Engine).kernels
+	if k.functions == nil {
+		k.functions, k.past = make(map[functionKey]*launched), make(map[string]*launched)
+	}
+	at := slices.IndexFunc(k.processes, func(u uncounted) bool { return u.pid == s.PID })
+	if at < 0 {
+		at = len(k.processes)
+		k.processes = append(k.processes, uncounted{pid: s.PID})
+	}
+	u := &k.processes[at]
+	u.beyond, u.unnoted = max(u.beyond, s.Beyond.V), max(u.unnoted, s.Unnoted.V)
+	for i := range s.Kernels {
+		k.add(s.PID, &s.Kernels[i])
+	}
+}
+
+func (k *gpuKernels) add(pid uint32, s *signal.GPUKernel) {
+	if !s.Launches.OK {
+		return
+	}
+	key := functionKey{s.Handle, pid, s.Runtime}
+	f := k.functions[key]
+	if f == nil {
+		if len(k.functions) == maxFunctions {
+			k.full += s.Launches.V
+			return
+		}
+		f = &launched{}
+		k.functions[key] = f
+	}
+	more := s.Launches.V - f.last
+	if more < 0 {
+		more = s.Launches.V // counted anew
+	}
+	f.last = s.Launches.V
+	if s.Symbol == "" || s.Symbol == f.symbol {
+		f.n += more
+		return
+	}
+	if f.symbol != "" {
+		// The handle was freed and given again in between.
+		k.reused += more
+		more = 0
+		if f.n > 0 && (k.past[f.symbol] != nil || len(k.past) < maxFunctions) {
+			old := k.past[f.symbol]
+			if old == nil {
+				old = &launched{symbol: f.symbol, name: f.name, by: f.by}
+				k.past[f.symbol] = old
+			}
+			old.n += f.n
+		}
+		f.n = 0
+	}
+	f.symbol, f.name, f.by = strings.Clone(s.Symbol), strings.Clone(s.Name), strings.Clone(s.By)
+	f.n += more
+}
+
+// mark takes the steps in, over which launches are divided.
+func (k *gpuKernels) mark(s *signal.GPUMark) {
+	at := slices.IndexFunc(k.threads, func(t stepThread) bool { return t.pid == s.PID && t.tid == s.TID })
+	if at < 0 {
+		if !s.Step || len(k.threads) == maxStepThreads {
+			return
+		}
+		at = len(k.threads)
+		k.threads = append(k.threads, stepThread{pid: s.PID, tid: s.TID, marks: s.Marks - 1})
+	}
+	t := &k.threads[at]
+	t.lost = t.lost || s.Marks != t.marks+1
+	t.marks = s.Marks
+	if s.Step && s.Launches {
+		t.steps++
+	}
+}
+
+// EngineKernels is what a summary says of the kernels that an engine launched: those that
+// the host called for one by one, while that was counted. Those in graphs are not among
+// them.
+type EngineKernels struct {
+	Model    string
+	Kernels  []KernelCount // the most launched first
+	Launches int64
+	Unnamed  int64 // launches of kernels without a name
+	// Reused are launches of which it is not known which of two names is theirs; Beyond
+	// those that are not counted by kernel, for lack of room. Both are in Launches, and in
+	// no kernel.
+	Reused, Beyond int64
+	Unnoted        int64 // names that were given out and not noted, for lack of room
+	// Steps began while launches were counted; 0 if that is not known.
+	Steps int64
+}
+
+// KernelCount is a kernel.
+type KernelCount struct {
+	Name     string // as in the source, without parameters; of one without a name its handle
+	Symbol   string // the driver's name, "" if it is not known
+	By       string // how it is known
+	Launches int64
+}
+
+// Kernels returns those of each engine that has some.
+func (c *Correlator) Kernels() []EngineKernels {
+	var out []EngineKernels
+	for _, e := range c.engines {
+		if s := e.kernels.summary(); s.Launches > 0 {
+			s.Model = e.model
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (k *gpuKernels) summary() EngineKernels {
+	s := EngineKernels{Launches: k.reused + k.full, Reused: k.reused, Beyond: k.full}
+	by := make(map[string]*KernelCount)
+	take := func(name, id string, f *launched) {
+		s.Launches += f.n
+		c := by[id]
+		if c == nil {
+			c = &KernelCount{Name: name, Symbol: f.symbol, By: f.by}
+			by[id] = c
+		}
+		c.Launches += f.n
+		c.By = min(c.By, f.by) // of two ways always the same one
+	}
+	for key, f := range k.functions {
+		switch {
+		case f.n == 0:
+		case f.symbol == "":
+			name := fmt.Sprintf("unknown (handle %#x)", key.handle)
+			take(name, fmt.Sprint(name, " of ", key.pid), f)
+			s.Unnamed += f.n
+		default:
+			take(f.name, "symbol "+f.symbol, f)
+		}
+	}
+	for _, f := range k.past {
+		take(f.name, "symbol "+f.symbol, f)
+	}
+	for _, u := range k.processes {
+		s.Launches += u.beyond
+		s.Beyond += u.beyond
+		s.Unnoted += u.unnoted
+	}
+	for _, c := range by {
+		s.Kernels = append(s.Kernels, *c)
+	}
+	slices.SortFunc(s.Kernels, func(a, b KernelCount) int {
+		return cmp.Or(cmp.Compare(b.Launches, a.Launches), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Symbol, b.Symbol))
+	})
+	for _, t := range k.threads {
+		if t.lost {
+			s.Steps = 0
+			break
+		}
+		s.Steps += t.steps
+	}
+	return s
+}

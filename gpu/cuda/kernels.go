@@ -1,0 +1,146 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"inferspan/bpf"
+	"inferspan/probes/attach"
+)
+
+// Kernel is a function that a process launched.
+type Kernel struct {
+	Handle  uint64 // the driver's; of Runtime what the runtime was asked to launch
+	Runtime bool   // counted where the runtime launches it
+	// Launches while they were counted, one by one: nodes of graphs are none.
+	Launches uint64
+	Name     string // as the driver has it: mangled; "" if it is not known
+	By       string // ByRegistration, BySymbols
+}
+
+// Kernels are what a process launched, in no order.
+type Kernels struct {
+	Kernels   []Kernel
+	Uncounted bpf.CUDAUncounted
+}
+
+// enoughPaired is how many of the runtime's launches are looked at for the sake of handles
+// that have no name otherwise. A step of an engine has some hundred.
+const enoughPaired = 4096
+
+// enoughAgain is how often in a second the driver may be asked for what is known, until
+// asking for functions of kernels is looked at no more: it is done at launches then.
+const enoughAgain = 256
+
+// functions is what is known of the functions that a process launches.
+type functions struct {
+	names *namer
+	links []io.Closer     // on the runtime, while pairs are learned
+	tried map[uint64]bool // handles that no pair was found for
+	from  uint64          // launches paired when that began
+}
+
+// Kernels returns what was launched so far, with what names can be had. Where a handle has
+// none, it sees to it that from now on, while launches are counted, the runtime's launches
+// are looked at too, at two traps each, until it is known which of them lead there, or
+// that none does. To be called about once a second, by one goroutine, and before Close.
+func (a *Probes) Kernels() (Kernels, error) {
+	given, err := a.tracer.TakeCUDANames(a.pid)
+	if err != nil {
+		return Kernels{}, err
+	}
+	all, uncounted, err := a.tracer.CUDAFunctions(a.pid)
+	if err != nil {
+		return Kernels{}, err
+	}
+	f := &a.functions
+	again := f.names.give(given)
+	var search []uint64
+	for _, x := range all {
+		if name, _ := f.names.name(x.Handle); name == "" {
+			search = append(search, x.Handle, x.Under)
+		}
+	}
+	// What cannot be read has no names there.
+	_ = f.names.search(search)
+	k := Kernels{Uncounted: uncounted}
+	var open []uint64
+	for _, x := range all {
+		one := Kernel{Handle: x.Handle, Runtime: x.Runtime, Launches: x.Launches}
+		one.Name, one.By = f.names.name(x.Handle)
+		if one.Name == "" && x.Under != 0 {
+			one.Name, one.By = f.names.name(x.Under)
+		}
+		if one.Name == "" && !x.Runtime && !x.Settled && !f.tried[x.Handle] {
+			open = append(open, x.Handle)
+		}
+		k.Kernels = append(k.Kernels, one)
+	}
+	return k, a.pair(open, again)
+}
+
+// pair begins or ends to learn pairs, as there are handles that are open.
+func (a *Probes) pair(open []uint64, again uint32) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done {
+		return nil
+	}
+	if again > enoughAgain {
+		links := a.driver[kernelFunction]
+		delete(a.driver, kernelFunction)
+		if err := errors.Join(bpf.CloseAll(links)...); err != nil {
+			return fmt.Errorf("ending to look at %s of process %d: %w", kernelFunction, a.pid, err)
+		}
+	}
+	f := &a.functions
+	if !a.launches {
+		return nil
+	}
+	paired, err := a.tracer.CUDAPaired(a.pid)
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.links == nil && len(open) > 0:
+		f.from = paired
+		if f.links, err = a.onRuntimeLaunches(); err == nil && len(f.links) > 0 {
+			return a.tracer.PairCUDA(a.pid, true)
+		}
+		// Without a runtime there are no pairs.
+	case f.links == nil || len(open) > 0 && paired-f.from < enoughPaired:
+		return nil
+	}
+	for _, h := range open {
+		f.tried[h] = true
+	}
+	return errors.Join(err, a.endPairs())
+}
+
+// onRuntimeLaunches puts the programs for pairs in. The returns come first.
+func (a *Probes) onRuntimeLaunches() (all []io.Closer, err error) {
+	for i := range pairs {
+		if a.levels[i] == runtimeLevel {
+			continue // which does not lead to a launch that is seen
+		}
+		for _, p := range []struct {
+			program bpf.Program
+			where   attach.Where
+		}{{bpf.ProgCUDAPairEnd, attach.Return}, {pairs[i].pair, attach.Entry}} {
+			links, err := a.onRuntime(i, p.program, p.where)
+			if err != nil {
+				return nil, errors.Join(append([]error{err}, bpf.CloseAll(all)...)...)
+			}
+			all = append(all, links...)
+		}
+	}
+	return all, nil
+}
+
+// endPairs takes the programs for pairs out. Called with mu held.
+func (a *Probes) endPairs() error {
+	links := a.functions.links
+	a.functions.links = nil
+	return errors.Join(append([]error{a.tracer.PairCUDA(a.pid, false)}, bpf.CloseAll(links)...)...)
+}

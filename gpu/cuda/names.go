@@ -1,0 +1,217 @@
+package cuda
+
+import (
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+
+	"inferspan/bpf"
+	"inferspan/probes/elf"
+	"inferspan/probes/procfs"
+)
+
+// Ways to the name of a kernel.
+const (
+	ByRegistration = "registration" // the driver was seen giving the handle for the name
+	BySymbols      = "symbols"      // of the library that launches it
+)
+
+// namer finds the names of what a process launches. It is for one goroutine.
+//
+// A program that was compiled by nvcc has a stub on the host for each kernel. Since 12.8
+// the stub keeps the runtime's handle of the kernel in a variable of its own, which the
+// symbol tables name after the stub; before, the address of the stub is what is launched.
+type namer struct {
+	pid   int
+	given map[uint64]bpf.CUDAName // by handle, as the driver gave them
+	// Of libraries with kernels: each file once.
+	files map[fileID]*stubs
+	names map[uint64]string // by handle or address of a stub; "" where there is none
+}
+
+type fileID struct{ dev, ino uint64 }
+
+// stubs are those of a library in the process.
+type stubs struct {
+	mapping procfs.Mapping // executable, of which base was told
+	base    uint64         // address of the file's address 0
+	vars    []uint64       // addresses, in the process, of variables that may hold a handle
+}
+
+func newNamer(pid int) *namer {
+	return &namer{pid: pid, given: make(map[uint64]bpf.CUDAName), files: make(map[fileID]*stubs), names: make(map[uint64]string)}
+}
+
+// give takes names that the driver gave. It tells how many calls gave what was known.
+func (n *namer) give(names []bpf.CUDAName) (again uint32) {
+	for _, g := range names {
+		old, ok := n.given[g.Handle]
+		if ok && old.Kernel == g.Kernel && old.Name == g.Name {
+			again += g.Calls
+		} else {
+			again += g.Calls - 1
+		}
+		n.given[g.Handle] = g
+	}
+	return again
+}
+
+// name returns the name of what was launched by a handle, and how it is known; "" if it
+// is not, or not yet.
+func (n *namer) name(handle uint64) (name, by string) {
+	// A handle of the driver that was made of another.
+	for range 4 {
+		g, ok := n.given[handle]
+		if !ok {
+			break
+		}
+		if g.Kernel == 0 {
+			if g.Name == "" {
+				break // it was given, but not read
+			}
+			return g.Name, ByRegistration
+		}
+		handle = g.Kernel
+	}
+	if s := n.names[handle]; s != "" {
+		return s, BySymbols
+	}
+	return "", ""
+}
+
+// origin is the handle that a handle was made of.
+func (n *namer) origin(handle uint64) uint64 {
+	for range 4 {
+		g, ok := n.given[handle]
+		if !ok || g.Kernel == 0 {
+			break
+		}
+		handle = g.Kernel
+	}
+	return handle
+}
+
+// search looks for handles in the symbols of the libraries of the process, each once.
+func (n *namer) search(handles []uint64) error {
+	wanted := make(map[uint64]bool)
+	for _, h := range handles {
+		h = n.origin(h)
+		if _, ok := n.names[h]; !ok && h != 0 {
+			wanted[h] = true
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	fs := procfs.FS{}
+	maps, err := fs.Maps(n.pid)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range maps {
+		if !m.Exec() || m.Ino == 0 {
+			continue
+		}
+		if err := n.searchFile(fs, m, wanted); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for h := range wanted {
+		if _, ok := n.names[h]; !ok {
+			n.names[h] = ""
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// searchFile looks for handles in one library.
+func (n *namer) searchFile(fs procfs.FS, m procfs.Mapping, wanted map[uint64]bool) error {
+	id := fileID{m.Dev, m.Ino}
+	s, known := n.files[id]
+	if known && (s == nil || s.mapping.Start != m.Start) {
+		return nil
+	}
+	if known && !s.has(m, n.pid, wanted) {
+		return nil
+	}
+	f, _, err := fs.OpenMapped(n.pid, m)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if !known {
+		if s, err = newStubs(f, m); err != nil {
+			return err
+		}
+		n.files[id] = s
+		if s == nil || !s.has(m, n.pid, wanted) {
+			return nil
+		}
+	}
+	e, err := elf.New(f)
+	if err != nil {
+		return err
+	}
+	return s.find(e, n.pid, wanted, n.names)
+}
+
+// newStubs reads where a library has handles of kernels; nil if it has no kernels, or if
+// what it has is not named.
+func newStubs(r io.ReaderAt, m procfs.Mapping) (*stubs, error) {
+	e, err := elf.New(r)
+	if err != nil {
+		return nil, nil // not a library
+	}
+	// Programs for the GPU and where to register them, in what nvcc links.
+	if !e.HasSection(".nv_fatbin") && !e.HasSection(".nvFatBinSegment") {
+		return nil, nil
+	}
+	s := &stubs{mapping: m}
+	if s.base, err = e.Base(m.Start, m.Offset); err != nil {
+		return nil, err
+	}
+	err = e.Symbols(func(y elf.Symbol) bool {
+		if !y.Func && y.Size == 8 && e.Zeroed(y.Addr) {
+			s.vars = append(s.vars, s.base+y.Addr)
+		}
+		return false
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// kernelOf takes the name of a kernel from that of what nvcc makes for it on the host: its
+// stub, __device_stub_ and the kernel's name with an underscore before it if it has none,
+// or the variable __handle in there.
+func kernelOf(symbol string) (name string, handle, ok bool) {
+	s := symbol
+	if s, handle = strings.CutPrefix(s, "_ZZ"); !handle {
+		if s, ok = strings.CutPrefix(s, "_Z"); !ok {
+			return "", false, false
+		}
+	}
+	digits := 0
+	for digits < len(s) && '0' <= s[digits] && s[digits] <= '9' {
+		digits++
+	}
+	size, err := strconv.Atoi(s[:digits])
+	if err != nil || size > len(s)-digits {
+		return "", false, false
+	}
+	id, rest := s[digits:digits+size], s[digits+size:]
+	if handle && !strings.HasSuffix(rest, "E8__handle") {
+		return "", false, false
+	}
+	id, ok = strings.CutPrefix(id, "__device_stub_")
+	if !ok || len(id) < 2 || id[0] != '_' {
+		return "", false, false
+	}
+	if !strings.HasPrefix(id, "_Z") {
+		id = id[1:] // extern "C"
+	}
+	return id, handle, true
+}
