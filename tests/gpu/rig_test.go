@@ -129,13 +129,13 @@ func TestLog(t *testing.T) {
 			t.Errorf("%+v: not as launched", o)
 		case o.Name == "gemm" && (o.Grid != [3]int{8, 1, 1} || o.Block != [3]int{256, 1, 1}):
 			t.Errorf("%+v: not as launched", o)
-		case o.Op == "graph" && o.Nodes != 5:
+		case o.Op == "graph" && o.Nodes != 6:
 			t.Errorf("%+v: not the graph", o)
 		}
 	}
 	want := map[string]int{
 		"attention": loops + 1, "gemm": loops + 1, "event_record": loops, "memset": loops, "memcpy": 1,
-		"graph": loops, "node gemm": 4 * loops, "node memcpy": loops,
+		"graph": loops, "node gemm": 4 * loops, "node memcpy": loops, "node event_record": loops,
 	}
 	for what, n := range want {
 		if count[what] != n {
@@ -162,10 +162,10 @@ func TestLog(t *testing.T) {
 func TestWaitForEvent(t *testing.T) {
 	var events, memsets []operation
 	for _, o := range calls(t) {
-		switch o.Op {
-		case "event_record":
+		switch {
+		case o.Op == "event_record" && o.Graph == 0:
 			events = append(events, o)
-		case "memset":
+		case o.Op == "memset":
 			memsets = append(memsets, o)
 		}
 	}

@@ -8,7 +8,7 @@
  *
  * Each loop: attention<<<(3,2,1), 128>>> and gemm on a stream, an event that a second
  * stream waits for before a memset, a wait for the event. Then LOOPS launches of a graph of
- * four gemm and a copy. Then attention on the stream and gemm on the default stream.
+ * four gemm, a copy and an event, for which the second stream waits. Then attention on the stream and gemm on the default stream.
  */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -74,7 +74,8 @@ int main(int argc, char **argv)
 {
 	int loops = argc > 1 ? atoi(argv[1]) : 3, i;
 	cudaStream_t s, other;
-	cudaEvent_t event;
+	cudaEvent_t event, inside;
+	enum cudaStreamCaptureStatus capturing;
 	cudaGraph_t graph;
 	cudaGraphExec_t exec;
 	static unsigned char host[4096];
@@ -117,10 +118,24 @@ int main(int argc, char **argv)
 	for (i = 0; i < 4; i++)
 		launch_gemm(s, args);
 	CHECK(cudaMemcpyAsync(scratch, device, sizeof host, cudaMemcpyDeviceToDevice, s));
+	CHECK(cudaEventCreateWithFlags(&inside, cudaEventDisableTiming));
+	CHECK(cudaEventRecordWithFlags(inside, s, cudaEventRecordExternal));
 	CHECK(cudaStreamEndCapture(s, &graph));
 	CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
-	for (i = 0; i < loops; i++)
+	for (i = 0; i < loops; i++) {
 		CHECK(cudaGraphLaunch(exec, s));
+		if (cudaEventQuery(inside) != cudaErrorNotReady) {
+			fprintf(stderr, "the event in a graph was there before the kernels before it\n");
+			return 1;
+		}
+		cudaGetLastError();
+		CHECK(cudaStreamWaitEvent(other, inside, 0));
+	}
+	CHECK(cudaStreamIsCapturing(other, &capturing));
+	if (capturing != cudaStreamCaptureStatusNone) {
+		fprintf(stderr, "a stream that waits for an event in a graph is captured\n");
+		return 1;
+	}
 	CHECK(cudaStreamSynchronize(s));
 
 	launch_attention(s, args);

@@ -106,6 +106,7 @@ struct op {
 	uint64_t until;
 
 	CUgraphExec exec;
+	uint64_t *untils; /* of each node of exec: for its records and waits */
 };
 
 void run_op(CUstream s, struct op *o);

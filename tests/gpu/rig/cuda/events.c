@@ -16,11 +16,14 @@ API CUresult cuEventDestroy_v2(CUevent e)
 	return CUDA_SUCCESS; /* kept: a stream may still have it in its queue */
 }
 
-static CUresult record(CUevent e, CUstream s)
+static CUresult record(CUevent e, CUstream s, unsigned flags)
 {
 	struct op o = {.kind = OP_RECORD, .event = e};
 	CUstream resolved = resolve_stream(s);
 
+	/* An external one is recorded at each launch of the graph. */
+	if (resolved->capture && flags & CU_EVENT_RECORD_EXTERNAL)
+		return enqueue(s, o, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
 	pthread_mutex_lock(&e->lock);
 	e->capture = resolved->capture;
 	e->capture_id = resolved->capture_id;
@@ -33,31 +36,33 @@ static CUresult record(CUevent e, CUstream s)
 
 API CUresult cuEventRecord(CUevent e, CUstream s)
 {
-	return record(e, s);
+	return record(e, s, 0);
 }
 
 API CUresult cuEventRecord_ptsz(CUevent e, CUstream s)
 {
-	return record(e, PER_THREAD(s));
+	return record(e, PER_THREAD(s), 0);
 }
 
 API CUresult cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags)
 {
-	return record(e, s);
+	return record(e, s, flags);
 }
 
 API CUresult cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned flags)
 {
-	return record(e, PER_THREAD(s));
+	return record(e, PER_THREAD(s), flags);
 }
 
-static CUresult wait_event(CUstream s, CUevent e)
+static CUresult wait_event(CUstream s, CUevent e, unsigned flags)
 {
 	struct op o = {.kind = OP_WAIT, .event = e};
 	CUgraph capture;
 	uint64_t capture_id;
 
 	s = resolve_stream(s);
+	if (s->capture && flags & CU_EVENT_WAIT_EXTERNAL)
+		return enqueue(s, o, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 	pthread_mutex_lock(&e->lock);
 	o.until = e->recorded;
 	capture = e->capture;
@@ -75,12 +80,12 @@ static CUresult wait_event(CUstream s, CUevent e)
 
 API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 {
-	return wait_event(s, e);
+	return wait_event(s, e, flags);
 }
 
 API CUresult cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags)
 {
-	return wait_event(PER_THREAD(s), e);
+	return wait_event(PER_THREAD(s), e, flags);
 }
 
 static CUresult query(CUevent e)

@@ -320,8 +320,21 @@ API CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream s)
 
 static CUresult launch_graph(CUgraphExec exec, CUstream s)
 {
-	struct op o = {.kind = OP_GRAPH, .exec = exec};
+	struct op o = {.kind = OP_GRAPH, .exec = exec, .untils = calloc(exec->n + 1, sizeof *o.untils)};
+	size_t i;
 
+	/* Which record of an event its nodes make, and which ones they wait for. */
+	for (i = 0; i < exec->n; i++) {
+		struct op *node = &exec->ops[i];
+
+		if (node->kind != OP_RECORD && node->kind != OP_WAIT)
+			continue;
+		pthread_mutex_lock(&node->event->lock);
+		if (node->kind == OP_RECORD)
+			node->event->recorded++;
+		o.untils[i] = node->event->recorded;
+		pthread_mutex_unlock(&node->event->lock);
+	}
 	return enqueue(s, o, CU_GRAPH_NODE_TYPE_GRAPH);
 }
 

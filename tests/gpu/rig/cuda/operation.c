@@ -106,8 +106,8 @@ static void run_record(CUstream s, struct op *o)
 		e->done = o->until;
 	pthread_cond_broadcast(&e->changed);
 	pthread_mutex_unlock(&e->lock);
-	oracle("{\"op\":\"event_record\",\"event\":\"%p\"," PLACE ",\"enq\":%lu,\"end\":%lu}", (void *)e,
-	       PLACE_OF(s), o->enqueued, time);
+	oracle("{\"op\":\"event_record\",\"event\":\"%p\"," PLACE ",\"graph\":%lu,\"enq\":%lu,\"end\":%lu}",
+	       (void *)e, PLACE_OF(s), o->graph, o->enqueued, time);
 }
 
 static void run_wait(struct op *o)
@@ -127,11 +127,15 @@ static void run_graph(CUstream s, struct op *o, uint64_t start)
 	for (i = 0; i < o->exec->n; i++) {
 		struct op node = o->exec->ops[i];
 
+		if (node.kind == OP_RECORD || node.kind == OP_WAIT)
+			node.until = o->untils[i];
 		node.call = node.graph = o->call;
 		node.enqueued = o->enqueued;
 		node.tid = o->tid;
 		run_op(s, &node);
 	}
+	if (!o->graph) /* a graph in a graph has its launch again */
+		free(o->untils);
 	oracle("{\"op\":\"graph\",\"graph_exec\":\"%p\",\"nodes\":%zu," PLACE "," SPAN, (void *)o->exec,
 	       o->exec->n, PLACE_OF(s), o->enqueued, start, now_ns());
 }
