@@ -46,12 +46,15 @@ const (
 // SetCUDA has what a process does with its GPU sent: at its captures, and when it
 // waited for the GPU. It is to be called when the probes are in place; launches says
 // that those on kernels and copies are. Differences between records are right from
-// one call to the next: each begins a new epoch. ErrFull if there are too many
+// one call to the next: each begins a new epoch of the process, from 1 on. ErrFull if there are too many
 // processes.
 func (o *Objects) SetCUDA(pid int, launches bool) error {
 	o.mu.Lock()
-	o.lastEpoch++
-	p := tracerCudaProcess{Epoch: o.lastEpoch}
+	if o.epochs == nil {
+		o.epochs = make(map[int]uint32)
+	}
+	o.epochs[pid]++
+	p := tracerCudaProcess{Epoch: o.epochs[pid]}
 	o.mu.Unlock()
 	// Counts of what was not kept go on.
 	var old tracerCudaProcess

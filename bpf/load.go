@@ -83,7 +83,7 @@ type Objects struct {
 	interpreters        map[int]*interpreter // by process
 	plans               map[uint32]bool      // places of plans in use
 	lastPlan, lastProbe uint32
-	lastEpoch           uint32 // of SetCUDA
+	epochs              map[int]uint32 // latest of SetCUDA, by process
 
 	reader *Reader
 	closed bool

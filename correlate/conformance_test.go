@@ -26,6 +26,8 @@ func layerOf(s *trace.Span) *semconv.Span {
 		return semconv.SpanByID(semconv.SpanVLLMV1Decode)
 	case "kv_transfer":
 		return semconv.SpanByID(semconv.SpanVLLMV1KVTransfer)
+	case "inferspan.forward":
+		return semconv.SpanByID(semconv.SpanOwnForward)
 	case "inferspan.prefill_chunk":
 		return semconv.SpanByID(semconv.SpanOwnPrefillChunk)
 	}

@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"cmp"
+	"slices"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
@@ -10,13 +11,17 @@ import (
 
 // gpuHost follows what the thread of one process that schedules steps has its GPU do.
 //
-// All that it calls for from the beginning of one step to the beginning of the next is of
-// the first of the two: with asynchronous scheduling it launches a step before it waits
-// for the one before, so that which step a wait ended is told by when the event was
-// recorded, not by the order.
+// What it calls for between two of its marks is of one step. Where the first is that of a
+// step's beginning, it is of that step, up to the beginning of the next; where the second
+// is behind the launch of a step, it is of that one. With asynchronous scheduling a step is
+// launched before the thread waits for the one before, so that which step a wait ended is
+// told by when the event was recorded, not by the order.
 type gpuHost struct {
 	pid, tid uint32
-	marks    uint32 // of the latest point
+	marks    uint32          // of the latest point
+	mark     signal.GPUPoint // the latest one, At 0 if there is none or some were lost
+	broken   bool            // marks were lost since the latest pass
+	behind   bool            // marks are behind the launches of steps
 	passes   []*pass
 
 	busyUntil signal.Mono // done, of the latest pass that was shared out
@@ -29,7 +34,10 @@ const maxPasses = 64
 
 // pass is the GPU work of one step.
 type pass struct {
-	begin       signal.Mono // as Step.Schedule
+	step        signal.Mono // Launched of its Step, or Schedule if that has none
+	begin       signal.Mono // nothing of it was called for before, or it is not seen whole
+	end         signal.Mono // nor behind, 0: up to the next one
+	torn        bool        // some of it, or what is not of it, is on the other side of a mark
 	from, to    signal.GPUPoint
 	first, last signal.Mono // launch
 	seen        signal.Mono // first launch up to the latest mark but one, while it is the newest
@@ -58,20 +66,22 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 	e.kernels.mark(s)
 	h := e.gpuHost(s.PID)
 	if h == nil {
-		if !s.Step {
+		if s.Step == signal.StepUnmarked {
 			return // it says nothing of a step
 		}
 		h = &gpuHost{pid: s.PID, tid: s.TID}
 		e.gpuHosts = append(e.gpuHosts, h)
 	}
 	if s.TID != h.tid {
-		if !s.Step {
+		if s.Step == signal.StepUnmarked {
 			return
 		}
 		*h = gpuHost{pid: s.PID, tid: s.TID, busyUntil: h.busyUntil, settled: h.settled} // another thread schedules now
 	}
 	lost := s.Marks != h.marks+1
-	h.marks = s.Marks
+	before := h.mark
+	h.marks, h.mark = s.Marks, s.GPUPoint
+	h.broken = h.broken || lost
 	p := h.newest()
 	if p != nil && lost {
 		h.drop() // what lies between is of more than one step, maybe
@@ -81,16 +91,38 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		p.extend(&s.GPUPoint)
 		p.seen = p.first
 	}
-	if !s.Step {
-		return
+	switch s.Step {
+	case signal.StepBegins:
+		if p != nil {
+			p.closed = true
+		}
+		h.add(&pass{step: s.At, begin: s.At, from: s.GPUPoint, to: s.GPUPoint})
+	case signal.StepLaunched:
+		h.behind = true
+		if s.Marks == 1 && s.Epoch == 1 {
+			before = signal.GPUPoint{At: e.lookedFrom(s.PID), Epoch: s.Epoch, Launches: s.Launches}
+		}
+		if !lost && before.At != 0 {
+			h.add(&pass{step: s.At, begin: before.At, end: s.At, from: before, to: s.GPUPoint, first: s.First, last: s.Last, closed: true})
+		}
 	}
-	if p != nil {
-		p.closed = true
+}
+
+// lookedFrom is since when all that a process has its GPU do is seen, 0 if that is not known.
+func (e *engine) lookedFrom(pid uint32) signal.Mono {
+	if d := e.detail(signal.DetailForward); d != nil {
+		return d.first[pid]
 	}
+	return 0
+}
+
+func (h *gpuHost) add(p *pass) {
+	p.follows = len(h.passes) > 0 && !h.broken
+	h.broken = false
 	if len(h.passes) == maxPasses {
 		h.passes = append(h.passes[:0], h.passes[1:]...)
 	}
-	h.passes = append(h.passes, &pass{begin: s.At, from: s.GPUPoint, to: s.GPUPoint, follows: p != nil})
+	h.passes = append(h.passes, p)
 }
 
 // newest is the pass under way, nil if there is none.
@@ -119,9 +151,11 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 	if s.TID == h.tid {
 		p := h.newest()
 		switch {
-		case p != nil && s.Marks != h.marks:
-			h.drop()
-			h.marks = s.Marks
+		case s.Marks != h.marks:
+			h.marks, h.mark, h.broken = s.Marks, signal.GPUPoint{}, true
+			if p != nil {
+				h.drop()
+			}
 		case p != nil:
 			p.extend(&s.GPUPoint)
 		}
@@ -134,6 +168,9 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 		if p.begin > s.Submitted {
 			continue
 		}
+		if p.end != 0 && p.end < s.Submitted {
+			return // of no step, or of one that is not launched yet
+		}
 		// A later event of the same step stands for more of it; other waits are for
 		// something on the way.
 		if !p.waited || s.Event && (!p.wait.Event || s.Submitted >= p.wait.Submitted) || !s.Event && !p.wait.Event {
@@ -143,26 +180,46 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 	}
 }
 
+// find returns the place of a step's pass, -1 if there is none.
+func (h *gpuHost) find(s *signal.Step) int {
+	at := cmp.Or(s.Launched, s.Schedule)
+	if at <= 0 {
+		return -1
+	}
+	return slices.IndexFunc(h.passes, func(p *pass) bool { return p.step == at })
+}
+
 // passOf returns the pass of a step that has ended, nil if it was not seen whole.
 func (e *engine) passOf(s *signal.Step) *pass {
 	h := e.gpuHost(s.Core.PID)
-	if h == nil || s.Schedule <= 0 {
+	if h == nil {
 		return nil
 	}
-	for i, p := range h.passes {
-		if p.begin != s.Schedule {
-			continue
-		}
-		if p.from.Epoch != p.to.Epoch || s.Detail != signal.StepSeen && !p.closed {
-			return nil
-		}
-		if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.from.Launches && p.first != 0 {
-			p.gap = signal.Some(int64(p.first - h.passes[before].wait.At))
-		}
-		seen := *p // what the thread does from here on is not of the step
-		return &seen
+	i := h.find(s)
+	if i < 0 {
+		return nil
 	}
-	return nil
+	p := h.passes[i]
+	if s.More {
+		p.torn = true
+		if next := i + 1; next < len(h.passes) && h.passes[next].follows {
+			h.passes[next].torn = true
+		}
+	}
+	if p.end != 0 && s.Schedule < p.begin {
+		return nil // it was being launched when that began to be seen, or had no time
+	}
+	if p.torn || p.from.Epoch != p.to.Epoch || s.Detail != signal.StepSeen && !p.closed {
+		return nil
+	}
+	seen := *p // what the thread does from here on is not of the step
+	if seen.first < s.Schedule {
+		seen.first = 0 // it was before the launch, that of the step behind is not known
+	}
+	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.from.Launches && seen.first != 0 {
+		seen.gap = signal.Some(int64(seen.first - h.passes[before].wait.At))
+	}
+	return &seen
 }
 
 // Words for what a pass counts, and for what a step waited for.
@@ -200,7 +257,10 @@ func (p *pass) record(k clock) trace.Forward {
 		GraphKernels: known(graphKernels(&w)), Copies: launches(w.Copies), CopyBytes: launches(w.CopyBytes), Gap: known(p.gap),
 	}
 	if p.first != 0 {
-		f.First, f.Last = k.wall(p.first), k.wall(p.last)
+		f.First = k.wall(p.first)
+	}
+	if p.last != 0 {
+		f.Last = k.wall(p.last)
 	}
 	if p.waited {
 		f.Submitted, f.Wait, f.Done, f.Bound = k.wall(p.wait.Submitted), k.wall(p.wait.Entry), k.wall(p.wait.At), p.bound()
@@ -235,18 +295,18 @@ func (p *pass) attrs(a *attrs) {
 }
 
 // span makes the child of a step's span for its pass, which ends when the host had the
-// outputs. Without a launch that counts it has no beginning.
-func (p *pass) span(step *trace.Span, off int64) (trace.Span, bool) {
-	if p == nil || p.first == 0 || !p.waited {
+// outputs. It begins at launched, if that is not 0, where no launch is known to be the first.
+func (p *pass) span(step *trace.Span, off int64, launched signal.Mono) (trace.Span, bool) {
+	if p == nil || p.first == 0 && launched == 0 || !p.waited {
 		return trace.Span{}, false
 	}
-	start, end := max(int64(p.first)+off, step.Start), min(int64(p.wait.At)+off, step.End)
+	start, end := max(int64(cmp.Or(p.first, launched))+off, step.Start), min(int64(p.wait.At)+off, step.End)
 	if end < start {
 		return trace.Span{}, false
 	}
 	var a attrs
 	p.attrs(&a)
-	if !p.from.Launches {
+	if !p.from.Launches || p.first == 0 {
 		a.put(semconv.AttrInferspanDerived, []string{spanStart}) // kernels may have been launched before
 	}
 	var f facts

@@ -30,9 +30,17 @@ func (g *gpuScript) launch(kernels, graphs int64, first, last float64) *gpuScrip
 
 // mark is a capture, at the beginning of a step or elsewhere.
 func (g *gpuScript) mark(t float64, step bool) *gpuScript {
+	m := signal.StepUnmarked
+	if step {
+		m = signal.StepBegins
+	}
+	return g.marked(t, m)
+}
+
+func (g *gpuScript) marked(t float64, m signal.StepMark) *gpuScript {
 	g.point.Marks++
 	g.point.At = at(t)
-	g.s.put(&signal.GPUMark{GPUPoint: g.point, Step: step})
+	g.s.put(&signal.GPUMark{GPUPoint: g.point, Step: m})
 	g.point.First, g.point.Last = 0, 0
 	return g
 }

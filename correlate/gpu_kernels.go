@@ -115,7 +115,7 @@ func (k *gpuKernels) add(pid uint32, s *signal.GPUKernel) {
 func (k *gpuKernels) mark(s *signal.GPUMark) {
 	at := slices.IndexFunc(k.threads, func(t stepThread) bool { return t.pid == s.PID && t.tid == s.TID })
 	if at < 0 {
-		if !s.Step || len(k.threads) == maxStepThreads {
+		if s.Step == signal.StepUnmarked || len(k.threads) == maxStepThreads {
 			return
 		}
 		at = len(k.threads)
@@ -124,7 +124,7 @@ func (k *gpuKernels) mark(s *signal.GPUMark) {
 	t := &k.threads[at]
 	t.lost = t.lost || s.Marks != t.marks+1
 	t.marks = s.Marks
-	if s.Step && s.Launches {
+	if s.Step != signal.StepUnmarked && s.Launches {
 		t.steps++
 	}
 }
@@ -142,7 +142,7 @@ type EngineKernels struct {
 	// no kernel.
 	Reused, Beyond int64
 	Unnoted        int64 // names that were given out and not noted, for lack of room
-	// Steps began while launches were counted; 0 if that is not known.
+	// Steps began, or had been launched, while launches were counted; 0 if that is not known.
 	Steps int64
 }
 

@@ -69,19 +69,20 @@ func TestKernels(t *testing.T) {
 func TestKernelSteps(t *testing.T) {
 	r := newGPURun(t)
 	r.kernels(10, kernel(1, 8, "a"))
-	mark := func(marks uint32, step, launches bool) {
+	const begins, launched, none = signal.StepBegins, signal.StepLaunched, signal.StepUnmarked
+	mark := func(marks uint32, step signal.StepMark, launches bool) {
 		r.put(&signal.GPUMark{GPUPoint: signal.GPUPoint{At: r.at, Engine: 1, PID: 10, TID: 10, Marks: marks, Launches: launches}, Step: step})
 	}
 	want := EngineKernels{Launches: 8, Kernels: []KernelCount{{Name: "name of a", Symbol: "a", By: "symbols", Launches: 8}}}
-	mark(1, false, true)
+	mark(1, none, true)
 	r.wantKernels(want)
-	mark(4, true, true)
-	mark(5, false, true)
-	mark(6, true, false)
-	mark(7, true, true)
+	mark(4, begins, true)
+	mark(5, none, true)
+	mark(6, begins, false)
+	mark(7, launched, true)
 	want.Steps = 2
 	r.wantKernels(want)
-	mark(9, true, true)
+	mark(9, begins, true)
 	want.Steps = 0
 	r.wantKernels(want)
 }

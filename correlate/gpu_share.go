@@ -112,15 +112,15 @@ type gpuTime struct {
 }
 
 // busy returns the time of the step that began then, of which no other has a part.
-func (h *gpuHost) busy(begin signal.Mono, all bool) (from, to signal.Mono, method, reason string) {
-	k := slices.IndexFunc(h.passes, func(p *pass) bool { return p.begin == begin })
-	if begin <= 0 || k < 0 || !h.passes[k].waited {
+func (h *gpuHost) busy(s *signal.Step, all bool) (from, to signal.Mono, method, reason string) {
+	k := h.find(s)
+	if s.Schedule <= 0 || k < 0 || !h.passes[k].waited || h.passes[k].torn {
 		return 0, 0, "", reasonPass
 	}
 	p := h.passes[k]
 	// Before its step begins nothing of it can be launched.
-	from, method = p.begin, methodStep
-	if all && p.from.Launches && p.from.Epoch == p.to.Epoch && p.first != 0 {
+	from, method = s.Schedule, methodStep
+	if all && p.from.Launches && p.from.Epoch == p.to.Epoch && p.first >= s.Schedule {
 		from, method = p.first, methodPass
 	}
 	from, to = max(from, h.busyUntil), p.wait.At
@@ -146,7 +146,7 @@ func (c *Correlator) shareStep(co *core, s *signal.Step) {
 		return
 	}
 	h.settled = max(h.settled, s.Schedule)
-	from, to, method, reason := h.busy(s.Schedule, e.launchesSeen())
+	from, to, method, reason := h.busy(s, e.launchesSeen())
 	l := &e.ledger
 	defer l.conclude(e)
 
@@ -362,6 +362,10 @@ func (l *gpuLedger) conclude(e *engine) {
 				until = min(until, p.begin)
 				break
 			}
+		}
+		// One under way whose mark is to come began up to an interval ago, or has no energy.
+		if n := len(l.intervals); h.behind && n > 0 {
+			until = min(until, l.intervals[n-1].from)
 		}
 	}
 	n := 0

@@ -198,7 +198,7 @@ func TestGPUShareUnknown(t *testing.T) {
 		}, map[string][]string{"a": {onEnergy + reasonNotAgain}, "b": {onEnergy + reasonNotAgain}}},
 		"driver seen from the last step on": {func(x signal.Signal) {
 			if m, ok := x.(*signal.GPUMark); ok && m.At < at(150) {
-				m.Step = false
+				m.Step = signal.StepUnmarked
 			}
 		}, map[string][]string{"a": {onTime + reasonCalls, onEnergy + reasonNoTime}, "b": {onTime + reasonCalls, onEnergy + reasonNoTime}}},
 		"first read in a step": {func(x signal.Signal) {
@@ -245,7 +245,7 @@ func TestGPUShareUnknown(t *testing.T) {
 // TestGPUShareHosts: the energy of several processes with steps cannot be told apart.
 func TestGPUShareHosts(t *testing.T) {
 	s := shared(true)
-	s.sig = slices.Insert(s.sig, 3, signal.Signal(&signal.GPUMark{GPUPoint: signal.GPUPoint{At: at(91), Engine: 1, PID: 201, TID: 201, Marks: 1}, Step: true}))
+	s.sig = slices.Insert(s.sig, 3, signal.Signal(&signal.GPUMark{GPUPoint: signal.GPUPoint{At: at(91), Engine: 1, PID: 201, TID: 201, Marks: 1}, Step: signal.StepBegins}))
 	trees, _ := run(t, NewOptions(), append(s.sig, &signal.Detach{At: at(5000)}))
 	for id, r := range requestsOf(trees) {
 		if r.Attr("inferspan.gpu.time") == nil {

@@ -367,6 +367,7 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 			latest, latestEnd = x.SpanID, s.end
 		}
 	}
+	spans = b.forwards(spans, t, list, at+1)
 	switch t.kind {
 	case threadTokenizer:
 		b.tokenizer = latest

@@ -439,7 +439,7 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 			Name: semconv.NameInferspanPrefillChunk, Kind: trace.KindInternal, Start: start, End: end, Attrs: a, Resource: prefill.Resource,
 		}
 		spans = append(spans, span)
-		if p, ok := k.pass.span(&span, r.off); ok {
+		if p, ok := k.pass.span(&span, r.off, 0); ok {
 			spans = append(spans, p)
 		}
 	}

@@ -54,7 +54,7 @@ type GPU struct {
 	Recorder    uint32 // synchronise: the thread that recorded the event, with Recorded
 	Result      uint32 // synchronise: CUresult, 0 if done
 	Plan        uint32 // mark: plan of the capture
-	Epoch       uint32 // differences of counters are of one epoch
+	Epoch       uint32 // differences of counters are of one epoch; 1 is the first of the process
 	What        GPUWhat
 	Flags       uint16
 	Marks       uint32 // marks of the thread so far, this one included

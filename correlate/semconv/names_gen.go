@@ -854,7 +854,7 @@ var OwnAttrs = []Attr{
 // OwnSpans are the spans beyond the documented ones.
 var OwnSpans = []Span{
 	{ID: "own.prefill_chunk", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.prefill_chunk", NameRegex: "^inferspan\\.prefill_chunk$", MinLevel: -1, Parents: []string{"vllm.v1.prefill"}, When: "step detail 2: one for each step of the prefill"},
-	{ID: "own.forward", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.forward", NameRegex: "^inferspan\\.forward$", MinLevel: -1, Parents: []string{"inferspan.prefill_chunk"}, When: "step detail 2, where calls of the CUDA driver are seen: from the first launch that counts to when the host had the outputs"},
+	{ID: "own.forward", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.forward", NameRegex: "^inferspan\\.forward$", MinLevel: -1, Parents: []string{"own.prefill_chunk", "sglang.stage.prefill_forward"}, When: "step detail 2, where calls of the CUDA driver are seen: from the first launch that counts to when the host had the outputs; in SGLang from the launch of the batch, if that is not known"},
 }
 
 // Metrics are the documented metrics, the OpenTelemetry histograms that stand beside them, and our own.

@@ -29,7 +29,8 @@ type GPUPoint struct {
 	Engine   EngineID
 	PID, TID uint32
 	Work     GPUWork // since the thread was first seen
-	// Epoch moves when it changes what is counted: differences are of points of one.
+	// Epoch moves when it changes what is counted: differences are of points of one. It is
+	// 1 since the process is looked at, when all counts are 0.
 	Epoch    uint32
 	Launches bool // kernels and copies are counted, not only graphs
 	// First and Last launch, of those that are counted, since the thread's last mark; 0
@@ -44,9 +45,22 @@ type GPUPoint struct {
 // the signal that says what, if there is one.
 type GPUMark struct {
 	GPUPoint
-	// Step: the scheduler begins a step here; Schedule of its Step is At.
-	Step bool
+	Step StepMark
 }
+
+// StepMark says what a mark is to a step of the scheduler.
+type StepMark uint8
+
+// Marks of steps.
+const (
+	StepUnmarked StepMark = iota
+	// StepBegins: the scheduler begins a step here; Schedule of its Step is At. What the
+	// thread calls for from here on is of that step.
+	StepBegins
+	// StepLaunched: the scheduler has launched a step; Launched of its Step is At. What the
+	// thread called for since its mark before this one is of that step.
+	StepLaunched
+)
 
 // GPUWait: a thread waited for its GPU, up to At.
 type GPUWait struct {

@@ -18,6 +18,11 @@ type Step struct {
 	// not seen: events of kind EventScheduled or EventPreempted of this step are
 	// stamped then, within microseconds.
 	Schedule Mono
+	// Launched is when all of it had been launched, 0 if there is no such moment or it
+	// was not seen: Schedule is then the beginning of the launch. More says that something
+	// was launched behind it after all.
+	Launched Mono
+	More     bool
 	// Method is how the step was seen. By its dispatch: Schedule is known only if the
 	// engine's events say it, the state is that at Dispatch, when the step had been put
 	// together, and FreeAfter is not known.

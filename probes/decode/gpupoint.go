@@ -7,8 +7,8 @@ import (
 
 // stepper is what the messages of an engine may know of captures.
 type stepper interface {
-	// BeginsStep tells whether a plan's captures are made where the scheduler begins a step.
-	BeginsStep(pid, plan uint32) bool
+	// StepMark tells what the moment of a plan's captures is to a step.
+	StepMark(pid, plan uint32) signal.StepMark
 }
 
 // gpuPoint passes on what a thread had its GPU do.
@@ -38,8 +38,10 @@ func (d *Decoder) gpuPoint(r *event.Record, emit func(signal.Signal)) {
 	}
 	switch g.What {
 	case event.GPUMark:
-		s, ok := e.msg.(stepper)
-		d.sig.mark = signal.GPUMark{GPUPoint: p, Step: ok && s.BeginsStep(r.PID, g.Plan)}
+		d.sig.mark = signal.GPUMark{GPUPoint: p}
+		if s, ok := e.msg.(stepper); ok {
+			d.sig.mark.Step = s.StepMark(r.PID, g.Plan)
+		}
 		emit(&d.sig.mark)
 	case event.GPUSyncEvent, event.GPUSyncStream, event.GPUSyncContext:
 		d.sig.wait = signal.GPUWait{

@@ -36,6 +36,8 @@ type process struct {
 type batch struct {
 	number  signal.Opt[int64]
 	launch  signal.Mono
+	done    signal.Mono // when it had been launched, 0 if launch stands for the beginning of all
+	more    bool        // some of it is launched later
 	size    signal.Opt[int64]
 	mode    string
 	decode  bool
@@ -149,8 +151,11 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	p.at = s.at
 	if v.l.plan == planLaunch {
 		b.launch = s.at
-	} else if at := v.value(slotLaunch); at != nil && at.Tag == capture.TagMissing && at.Missing == capture.MissingName {
-		c.unlaunched()
+	} else {
+		b.done, b.more = s.at, v.sampledLater()
+		if at := v.value(slotLaunch); at != nil && at.Tag == capture.TagMissing && at.Missing == capture.MissingName {
+			c.unlaunched()
+		}
 	}
 	if v.value(slotNoDrafts) != nil {
 		b.each = 1
@@ -235,6 +240,13 @@ func (r reading) chunked() (id string, known bool) {
 	}
 	// None has no id.
 	return "", v.Missing == capture.MissingName || v.Missing == capture.MissingType || v.Missing == capture.MissingUnset
+}
+
+// sampledLater: the tokens of the batch are sampled when the results before it are known, as
+// grammars need it. A function to do so is an object of no type that is captured.
+func (r reading) sampledLater() bool {
+	v := r.value(slotSample)
+	return v != nil && v.Tag == capture.TagMissing && v.Missing == capture.MissingType
 }
 
 func opt(n int64, ok bool) signal.Opt[int64] { return signal.Opt[int64]{V: n, OK: ok} }
@@ -334,7 +346,7 @@ func (p *process) over(b *batch) bool {
 func (p *process) give(b *batch, update signal.Mono, s *stager) {
 	p.batches = slices.Delete(p.batches, 0, 1)
 	p.step = signal.Step{
-		Core: p.core, Number: b.number, Schedule: b.launch, Update: update, Requests: b.reqs, Partial: b.partial,
+		Core: p.core, Number: b.number, Schedule: b.launch, Launched: b.done, More: b.more, Update: update, Requests: b.reqs, Partial: b.partial,
 	}
 	s.emit(&p.step)
 }

@@ -96,6 +96,17 @@ func (c *Captures) process(pid uint32) *process {
 	return p
 }
 
+// StepMark tells what the moment of a plan's captures is to a step.
+func (c *Captures) StepMark(plan uint32) signal.StepMark {
+	switch c.layouts[plan].plan {
+	case planBatch:
+		return signal.StepLaunched
+	case planLaunch:
+		return signal.StepBegins
+	}
+	return signal.StepUnmarked
+}
+
 // Capture handles a record of a capture. emit gets its signals; each is valid during
 // the call. The error is that of a record that is none.
 func (c *Captures) Capture(r *event.Record, emit func(signal.Signal)) error {

@@ -131,6 +131,9 @@ func leads(p *target.Process) bool {
 // Stats returns the totals so far.
 func (d *Decoder) Stats() Stats { return d.stats }
 
+// StepMark tells what the moment of a plan's captures is to a step.
+func (d *Decoder) StepMark(_, plan uint32) signal.StepMark { return d.capture.StepMark(plan) }
+
 // CaptureStats returns the totals of the captures so far.
 func (d *Decoder) CaptureStats() CaptureStats { return d.capture.Stats() }
 

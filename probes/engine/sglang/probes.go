@@ -131,6 +131,7 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	if name == planBatch {
 		batch.Attr("launch_ts").Value(slotLaunch)
 		self.Attr("result_queue").Len(slotQueue)
+		p.Local("batch_result").Attr("delay_sample_func").Value(slotSample)
 	}
 	mode := batch.Attr("forward_mode").Value(slotMode)
 	if _, err := in.Path(moduleMode, "ForwardMode", "PREBUILT"); err == nil {

@@ -17,6 +17,7 @@ const (
 	slotCount     = "count"     // scheduler.forward_ct: the same, at the launch
 	slotLaunch    = "launch"    // batch.launch_ts
 	slotQueue     = "queue"     // batches before it whose results are to come
+	slotSample    = "sample"    // batch_result.delay_sample_func: not None if it is sampled behind the results before
 	slotMode      = "mode"      // number of the forward mode, which differs between versions
 	slotPrebuilt  = "prebuilt"  // is there if the mode is PREBUILT
 	slotNoDrafts  = "no_drafts" // is there if no tokens are drafted

@@ -229,9 +229,12 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 	}
 }
 
-// BeginsStep tells whether a plan's captures are made where the scheduler begins a step.
-func (d *Decoder) BeginsStep(pid, plan uint32) bool {
-	return d.captures[pid][plan].plan == planSchedule
+// StepMark tells what the moment of a plan's captures is to a step.
+func (d *Decoder) StepMark(pid, plan uint32) signal.StepMark {
+	if d.captures[pid][plan].plan == planSchedule {
+		return signal.StepBegins
+	}
+	return signal.StepUnmarked
 }
 
 // scheduled: a step begins.
