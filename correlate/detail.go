@@ -159,6 +159,8 @@ func (r *request) lostDetail(name string) string {
 		return "the probes were taken out meanwhile"
 	case d.late(r):
 		return "it began before the probes were in"
+	case !r.arrivalSeen && r.arrival == 0:
+		return "it was not seen arriving" // so that added is when something of it was first seen
 	}
 	return ""
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -34,17 +33,9 @@ func TestSGLangSteps(t *testing.T) {
 }
 
 func sglangSteps(t *testing.T, steps int, call, roomy bool, flags []string) {
-	dir := outDir(t)
-	log := filepath.Join(dir, "steps")
-	for _, old := range logs(t, log) {
-		os.Remove(old)
-	}
-	hook, err := filepath.Abs("../engines/sglang/steplog")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := startWith(t, serveSGLang, []string{"PYTHONPATH=" + hook, "INFERSPAN_STEP_LOG=" + log}, append(slices.Clone(flags), "--sleep-on-idle")...)
-	file := filepath.Join(dir, "run.isr")
+	log, logging := stepLog(t, "sglang")
+	e := startWith(t, serveSGLang, logging, append(slices.Clone(flags), "--sleep-on-idle")...)
+	file := filepath.Join(outDir(t), "run.isr")
 	stop := e.record(t, file)
 	mixedLoads(t, e, log, steps+countLines(t, log), "min_tokens")
 	stop()

@@ -52,15 +52,8 @@ func TestStepsTruth(t *testing.T) {
 
 func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	dir := outDir(t)
-	log := filepath.Join(dir, "steps")
-	for _, old := range logs(t, log) {
-		os.Remove(old)
-	}
-	hook, err := filepath.Abs("../engines/vllm/steplog")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := startEngine(t, append(env, "PYTHONPATH="+hook, "INFERSPAN_STEP_LOG="+log), flags...)
+	log, logging := stepLog(t, "vllm")
+	e := startEngine(t, append(env, logging...), flags...)
 	file := filepath.Join(dir, "run.isr")
 	// Traps are dear in a virtual machine, and the steps of a tiny model short.
 	stop := e.record(t, file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
@@ -157,6 +150,24 @@ type stepTruth struct {
 	Tokens                            int64
 	Scheduled, Computed, Prompt       map[string]int64
 	New, Resumed, Preempted, Finished []string
+}
+
+// stepLog is where an engine started with env logs its steps: the beginning of the files' names.
+func stepLog(t *testing.T, engine string) (log string, env []string) {
+	t.Helper()
+	log = filepath.Join(outDir(t), "steps")
+	for _, old := range logs(t, log) {
+		os.Remove(old)
+	}
+	var path []string
+	for _, dir := range []string{engine + "/steplog", "steplog"} {
+		abs, err := filepath.Abs("../engines/" + dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path = append(path, abs)
+	}
+	return log, []string{"PYTHONPATH=" + strings.Join(path, ":"), "INFERSPAN_STEP_LOG=" + log}
 }
 
 func logs(t *testing.T, log string) []string {

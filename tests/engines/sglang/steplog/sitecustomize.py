@@ -5,12 +5,11 @@ does something where INFERSPAN_STEP_LOG is the beginning of a file's name.
 Wrapped are methods that the probed ones call, and process_batch_result: the functions whose
 calls are looked at stay as they are."""
 
-import importlib.abc
-import importlib.machinery
 import json
 import os
-import sys
 import time
+
+import onload
 
 LOG = os.environ.get("INFERSPAN_STEP_LOG")
 MODULE = "sglang.srt.managers.scheduler"
@@ -61,25 +60,5 @@ def patch_profiler(profiler, write):
     profiler._profile_batch_predicate = profile_batch_predicate
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    """Patches the scheduler when its module is loaded."""
-
-    def find_spec(self, name, path, target=None):
-        if name != MODULE:
-            return None
-        # Not for the lookup that follows.
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        sys.meta_path.insert(0, self)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            patch_profiler(module.SchedulerProfilerManager, patch(module.Scheduler))
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 if LOG:
-    sys.meta_path.insert(0, Finder())
+    onload.patch({MODULE: lambda m: patch_profiler(m.SchedulerProfilerManager, patch(m.Scheduler))})

@@ -5,11 +5,11 @@ it does something where INFERSPAN_STEP_LOG is the beginning of a file's name.
 INFERSPAN_BATCHES has the engine keep as many steps under way as pipelines and
 asynchronous scheduling do, which the CPU build does not run."""
 
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import sys
+
+import onload
 
 LOG = os.environ.get("INFERSPAN_STEP_LOG")
 BATCHES = int(os.environ.get("INFERSPAN_BATCHES", "0"))
@@ -96,28 +96,5 @@ def patch_core(core):
     core._attach_iteration_details = attach_iteration_details
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    """Patches the scheduler and the core when their modules are loaded."""
-
-    def find_spec(self, name, path, target=None):
-        if name not in (MODULE, CORE):
-            return None
-        # Not for the lookup that follows.
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        sys.meta_path.insert(0, self)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            if name == MODULE:
-                patch(module.Scheduler)
-            else:
-                patch_core(module.EngineCore)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 if LOG:
-    sys.meta_path.insert(0, Finder())
+    onload.patch({MODULE: lambda m: patch(m.Scheduler), CORE: lambda m: patch_core(m.EngineCore)})
