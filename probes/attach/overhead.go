@@ -14,8 +14,6 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/bpf/event/capture"
-	"inferspan/probes/elf"
-	"inferspan/probes/procfs"
 )
 
 // timingOverhead measures what a timed probe adds to each duration: the way out of the
@@ -31,24 +29,7 @@ func timingOverhead(t PythonTracer, stepped bool) (time.Duration, error) {
 		nothing = plain
 	}
 	pid, addr := os.Getpid(), uint64(reflect.ValueOf(nothing).Pointer())
-	off, err := procfs.FS{}.FileOffset(pid, addr)
-	if err != nil {
-		return fail(err)
-	}
-	f, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return fail(err)
-	}
-	defer f.Close()
-	e, err := elf.New(f)
-	if err != nil {
-		return fail(err)
-	}
-	ret, err := e.FirstReturn(off)
-	if err != nil {
-		return fail(err)
-	}
-	exe, err := link.OpenExecutable("/proc/self/exe")
+	own, err := Own(addr)
 	if err != nil {
 		return fail(err)
 	}
@@ -56,16 +37,16 @@ func timingOverhead(t PythonTracer, stepped bool) (time.Duration, error) {
 		return fail(err)
 	}
 	defer t.RemoveInterpreter(pid)
-	at, probe := addr+ret-off, t.NewProbe()
+	at, probe := addr+own.Return-own.Entry, t.NewProbe()
 	for _, pt := range []struct {
 		addr, off uint64
 		prog      bpf.Program
 		flags     uint32
-	}{{at, ret, bpf.ProgPyHit, event.CaptureReturn}, {addr, off, bpf.ProgPyEntry, 0}} {
+	}{{at, own.Return, bpf.ProgPyHit, event.CaptureReturn}, {addr, own.Entry, bpf.ProgPyEntry, 0}} {
 		if err := t.SetProbe(pid, pt.addr, probe, pt.flags); err != nil {
 			return fail(err)
 		}
-		l, err := exe.Uprobe("nothing", t.Program(pt.prog), &link.UprobeOptions{Address: pt.off, PID: pid})
+		l, err := own.Executable.Uprobe("nothing", t.Program(pt.prog), &link.UprobeOptions{Address: pt.off, PID: pid})
 		if err != nil {
 			return fail(explain(err))
 		}

@@ -10,8 +10,6 @@ import (
 
 	"inferspan/bpf"
 	"inferspan/probes/attach"
-	"inferspan/probes/elf"
-	"inferspan/probes/procfs"
 )
 
 // RunTime is what the program for interpreter probes takes for a call that it only
@@ -31,25 +29,7 @@ type Costs struct {
 // 20 ms.
 func Calibrate(t attach.Tracer, program bpf.Program) (Costs, error) {
 	fail := func(err error) (Costs, error) { return Costs{}, fmt.Errorf("measuring a trap: %w", err) }
-	entry, err := procfs.FS{}.FileOffset(os.Getpid(), uint64(probedPC()))
-	if err != nil {
-		return fail(err)
-	}
-	const self = "/proc/self/exe"
-	f, err := os.Open(self)
-	if err != nil {
-		return fail(err)
-	}
-	defer f.Close()
-	e, err := elf.New(f)
-	if err != nil {
-		return fail(err)
-	}
-	ret, err := e.FirstReturn(entry)
-	if err != nil {
-		return fail(err)
-	}
-	exe, err := link.OpenExecutable(self)
+	own, err := attach.Own(uint64(probedPC()))
 	if err != nil {
 		return fail(err)
 	}
@@ -58,8 +38,8 @@ func Calibrate(t attach.Tracer, program bpf.Program) (Costs, error) {
 	for _, at := range []struct {
 		off uint64
 		to  *time.Duration
-	}{{entry, &c.Emulated}, {ret, &c.Stepped}} {
-		l, err := exe.Uprobe("probed", t.Program(program), &link.UprobeOptions{Address: at.off, PID: os.Getpid()})
+	}{{own.Entry, &c.Emulated}, {own.Return, &c.Stepped}} {
+		l, err := own.Executable.Uprobe("probed", t.Program(program), &link.UprobeOptions{Address: at.off, PID: os.Getpid()})
 		if err != nil {
 			return fail(fmt.Errorf("attaching: %w", err))
 		}
