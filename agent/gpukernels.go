@@ -6,13 +6,16 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
+	"inferspan/gpu/triton"
 	"inferspan/probes/note"
 	"inferspan/probes/procfs"
+	"inferspan/probes/python"
 )
 
 // kernelNotes makes notes of what a process launches.
 type kernelNotes struct {
 	pid       uint32
+	names     cuda.Names
 	sent      map[kernelKey]cuda.Kernel
 	uncounted bpf.CUDAUncounted
 }
@@ -22,13 +25,13 @@ type kernelKey struct {
 	runtime bool
 }
 
-func newKernelNotes(pid int) *kernelNotes {
-	return &kernelNotes{pid: uint32(pid), sent: make(map[kernelKey]cuda.Kernel)}
+func newKernelNotes(pid int, in *python.Interp) *kernelNotes {
+	return &kernelNotes{pid: uint32(pid), names: triton.New(in).Names, sent: make(map[kernelKey]cuda.Kernel)}
 }
 
 // look returns the records of what changed since the last look.
 func (k *kernelNotes) look(p *cuda.Probes) ([]*event.Record, error) {
-	now, err := p.Kernels()
+	now, err := p.Kernels(k.names)
 	if err != nil {
 		return nil, err
 	}

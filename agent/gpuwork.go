@@ -8,6 +8,7 @@ import (
 	"inferspan/correlate/signal"
 	"inferspan/gpu/cuda"
 	"inferspan/probes/note"
+	"inferspan/probes/python"
 	"inferspan/probes/target"
 )
 
@@ -21,8 +22,8 @@ type gpuWork struct {
 	launched *kernelNotes
 }
 
-func (p *inside) gpuWork(proc *target.Process) *gpuWork {
-	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off, launched: newKernelNotes(proc.PID)}
+func (p *inside) gpuWork(proc *target.Process, in *python.Interp) *gpuWork {
+	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off, launched: newKernelNotes(proc.PID, in)}
 }
 
 // look puts the probes in as soon as the process maps a driver, and sends a note of what

@@ -157,7 +157,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
-	work := p.gpuWork(proc)
+	work := p.gpuWork(proc, in)
 	defer work.close()
 	work.look(ctx)
 	looked := p.requests(ctx, pid, pk.Requests)

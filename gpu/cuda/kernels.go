@@ -41,11 +41,15 @@ type functions struct {
 	from  uint64          // launches paired when that began
 }
 
-// Kernels returns what was launched so far, with what names can be had. Where a handle has
+// Names tells the names of those functions of the driver that the program itself has
+// names for.
+type Names func(handles []uint64) map[uint64]string
+
+// Kernels returns what was launched so far, with what names can be had, here or by others. Where a handle has
 // none, it sees to it that from now on, while launches are counted, the runtime's launches
 // are looked at too, at two traps each, until it is known which of them lead there, or
 // that none does. To be called about once a second, by one goroutine, and before Close.
-func (a *Probes) Kernels() (Kernels, error) {
+func (a *Probes) Kernels(others Names) (Kernels, error) {
 	given, err := a.tracer.TakeCUDANames(a.pid)
 	if err != nil {
 		return Kernels{}, err
@@ -56,14 +60,18 @@ func (a *Probes) Kernels() (Kernels, error) {
 	}
 	f := &a.functions
 	again := f.names.give(given)
-	var search []uint64
+	var search, driver []uint64
 	for _, x := range all {
 		if name, _ := f.names.name(x.Handle); name == "" {
 			search = append(search, x.Handle, x.Under)
+			if !x.Runtime && x.Under == 0 {
+				driver = append(driver, x.Handle)
+			}
 		}
 	}
 	// What cannot be read has no names there.
 	_ = f.names.search(search)
+	f.names.ask(driver, others)
 	k := Kernels{Uncounted: uncounted}
 	var open []uint64
 	for _, x := range all {

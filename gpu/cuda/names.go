@@ -15,6 +15,7 @@ import (
 const (
 	ByRegistration = "registration" // the driver was seen giving the handle for the name
 	BySymbols      = "symbols"      // of the library that launches it
+	ByInterpreter  = "interpreter"  // the program that launches it has it, in Python
 )
 
 // namer finds the names of what a process launches. It is for one goroutine.
@@ -28,6 +29,7 @@ type namer struct {
 	// Of libraries with kernels: each file once.
 	files map[fileID]*stubs
 	names map[uint64]string // by handle or address of a stub; "" where there is none
+	told  map[uint64]string // by handle, as the interpreter had it
 }
 
 type fileID struct{ dev, ino uint64 }
@@ -37,10 +39,15 @@ type stubs struct {
 	mapping procfs.Mapping // executable, of which base was told
 	base    uint64         // address of the file's address 0
 	vars    []uint64       // addresses, in the process, of variables that may hold a handle
+	// What it registers, once that was read; nil before.
+	registered []registration
 }
 
+// maxVars bounds the variables of a library: libtorch_cuda has 54,000 of 8 bytes.
+const maxVars = 1 << 20
+
 func newNamer(pid int) *namer {
-	return &namer{pid: pid, given: make(map[uint64]bpf.CUDAName), files: make(map[fileID]*stubs), names: make(map[uint64]string)}
+	return &namer{pid: pid, given: make(map[uint64]bpf.CUDAName), files: make(map[fileID]*stubs), names: make(map[uint64]string), told: make(map[uint64]string)}
 }
 
 // give takes names that the driver gave. It tells how many calls gave what was known.
@@ -77,7 +84,26 @@ func (n *namer) name(handle uint64) (name, by string) {
 	if s := n.names[handle]; s != "" {
 		return s, BySymbols
 	}
+	if s := n.told[handle]; s != "" {
+		return s, ByInterpreter
+	}
 	return "", ""
+}
+
+// ask has what is not known of handles told by others.
+func (n *namer) ask(handles []uint64, others Names) {
+	var unknown []uint64
+	for _, h := range handles {
+		if name, _ := n.name(h); name == "" {
+			unknown = append(unknown, h)
+		}
+	}
+	if len(unknown) == 0 || others == nil {
+		return
+	}
+	for h, name := range others(unknown) {
+		n.told[h] = name
+	}
 }
 
 // origin is the handle that a handle was made of.
@@ -173,7 +199,7 @@ func newStubs(r io.ReaderAt, m procfs.Mapping) (*stubs, error) {
 		return nil, err
 	}
 	err = e.Symbols(func(y elf.Symbol) bool {
-		if !y.Func && y.Size == 8 && e.Zeroed(y.Addr) {
+		if !y.Func && y.Size == 8 && len(s.vars) < maxVars && e.Zeroed(y.Addr) {
 			s.vars = append(s.vars, s.base+y.Addr)
 		}
 		return false
@@ -194,6 +220,7 @@ func kernelOf(symbol string) (name string, handle, ok bool) {
 			return "", false, false
 		}
 	}
+	s = strings.TrimPrefix(s, "L") // static
 	digits := 0
 	for digits < len(s) && '0' <= s[digits] && s[digits] <= '9' {
 		digits++

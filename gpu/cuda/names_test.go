@@ -19,6 +19,9 @@ func TestKernelOf(t *testing.T) {
 			"_ZZ108__device_stub__ZN2at4cuda45_GLOBAL__N__71ac1640_12_CUDAGraph_cu_8c11d6ca29set_conditional_handle_kernelEyPKbyPKbE8__handle",
 			"_ZN2at4cuda45_GLOBAL__N__71ac1640_12_CUDAGraph_cu_8c11d6ca29set_conditional_handle_kernelEyPKb", true,
 		},
+		{"_ZZL24__device_stub__Z4gemmPfiPfiE8__handle", "_Z4gemmPfi", true}, // static, as most are
+		{"_ZGVZL24__device_stub__Z4gemmPfiPfiE8__handle", "", false},
+		{"_ZL24__device_stub__Z4gemmPfiPfi", "_Z4gemmPfi", false},
 		{"_Z22__device_stub__softmaxPf", "softmax", false}, // extern "C"
 		{"_ZZ22__device_stub__softmaxPfE8__handle", "softmax", true},
 		{"_ZZ22__device_stub__softmaxPfE5other", "", false},

@@ -1,8 +1,10 @@
 package cuda
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -23,43 +25,87 @@ func (s *stubs) has(m procfs.Mapping, pid int, wanted map[uint64]bool) bool {
 	return found
 }
 
-// find puts the names of those handles that a library has.
+// find puts the names of those handles that a library has: as it registers them, and, where
+// that cannot be told, as its symbols have them.
 func (s *stubs) find(e *elf.File, pid int, wanted map[uint64]bool, names map[uint64]string) error {
-	vars := make(map[uint64]uint64) // value by address
+	vars := make(map[uint64]uint64) // value by address in the file
 	s.values(pid, func(at, value uint64) {
 		if wanted[value] {
-			vars[at] = value
+			vars[at-s.base] = value
 		}
 	})
-	ambiguous := make(map[uint64]bool)
-	put := func(handle uint64, name string) {
-		if old, ok := names[handle]; ok && old != name {
-			ambiguous[handle] = true
+	if s.registered == nil {
+		var err error
+		if s.registered, err = registrations(e); err != nil {
+			return err
 		}
-		names[handle] = name
 	}
-	err := e.Symbols(
+	kept, err := keepers(e, vars)
+	if err != nil {
+		return err
+	}
+	found := make(map[uint64]string)
+	unclear := make(map[uint64]bool)
+	put := func(handle uint64, name string) {
+		if old, ok := found[handle]; ok && old != name {
+			unclear[handle] = true // functions that the linker made one
+		}
+		found[handle] = name
+	}
+	register := func(handle, host uint64) {
+		from, _ := slices.BinarySearchFunc(s.registered, host, func(r registration, host uint64) int { return cmp.Compare(r.host, host) })
+		for _, r := range s.registered[from:] {
+			if r.host != host {
+				break
+			}
+			if name, err := e.String(r.name, maxKernelName); err == nil && name != "" {
+				put(handle, name)
+			}
+		}
+	}
+	for v, host := range kept {
+		register(vars[v], host)
+	}
+	for h := range wanted {
+		register(h, h-s.base)
+	}
+	symbols := make(map[uint64]string)
+	err = e.Symbols(
 		func(y elf.Symbol) bool {
-			at := s.base + y.Addr
-			_, holds := vars[at]
-			return !y.Func && holds || y.Func && wanted[at]
+			_, holds := vars[y.Addr]
+			return !y.Func && holds || y.Func && wanted[s.base+y.Addr]
 		},
 		func(y elf.Symbol) {
 			kernel, handle, ok := kernelOf(y.Name)
-			switch at := s.base + y.Addr; {
-			case y.Func && ok && !handle:
-				put(at, kernel)
-			case y.Func && !ok:
-				// Older stubs of templates have the name of the kernel itself.
-				put(at, y.Name)
-			case !y.Func && handle:
-				put(vars[at], kernel)
+			if !ok || handle == y.Func {
+				return
 			}
+			h := vars[y.Addr]
+			if y.Func {
+				h = s.base + y.Addr
+			}
+			if old, ok := symbols[h]; ok && old != kernel || !asRegistered(kernel) {
+				kernel = ""
+			}
+			symbols[h] = kernel
 		})
-	for h := range ambiguous {
-		names[h] = "" // functions that the linker made one
+	for h, name := range found {
+		if !unclear[h] {
+			names[h] = name
+		}
+	}
+	for h, name := range symbols {
+		if name != "" && names[h] == "" {
+			names[h] = name
+		}
 	}
 	return err
+}
+
+// asRegistered tells whether a stub spells the name of its kernel as the driver does. Names
+// that lambdas for the device are part of it spells in a way of its own.
+func asRegistered(kernel string) bool {
+	return !slices.ContainsFunc([]string{"Unvdl", "Unvhdl", "Unvdt", "__nv_dl_", "__nv_hdl_"}, func(s string) bool { return strings.Contains(kernel, s) })
 }
 
 // values calls f with the address and the value of each variable.

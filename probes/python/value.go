@@ -282,6 +282,9 @@ func (v Value) wrongType(want string) error {
 // Addr returns the address of the object, 0 for the zero Value.
 func (v Value) Addr() uint64 { return v.addr }
 
+// ClassAddr returns the address of the object's class.
+func (v Value) ClassAddr() uint64 { return v.typ.addr }
+
 // Is reports whether both refer to the same object.
 func (v Value) Is(w Value) bool { return v.in == w.in && v.addr == w.addr }
 

@@ -41,6 +41,7 @@ var rules = []struct {
 	{"probes", []string{"bpf/event", "correlate/signal", "correlate/semconv", "probes"}, "probes hand over signals and know nothing of what becomes of them"},
 	{"gpu/cuda", []string{"bpf", "probes/attach", "probes/elf", "probes/procfs", "probes/target"}, "attaching to the driver is live, as probes/attach is; what records mean is for decoding"},
 	{"gpu", []string{"bpf/event", "correlate/signal", "gpu"}, "like probes"},
+	{"gpu/triton", []string{"probes/python"}, "looking at an interpreter needs no more than that"},
 	{"gpu/nvml", []string{"probes/note"}, "reading GPUs gives notes, and knows no engine"},
 	{"recording", []string{"bpf/event", "correlate/signal", "probes/target"}, "a recording is records and facts"},
 	{"export", []string{"correlate", "export"}, "exporters see results only"},

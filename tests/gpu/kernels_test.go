@@ -86,7 +86,7 @@ func (k *kernelApp) logged() map[string]uint64 {
 // known.
 func kernels(t *testing.T, p *cuda.Probes) (n map[string]uint64, by map[string]string) {
 	t.Helper()
-	k, err := p.Kernels()
+	k, err := p.Kernels(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
