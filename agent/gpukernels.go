@@ -15,7 +15,7 @@ import (
 // kernelNotes makes notes of what a process launches.
 type kernelNotes struct {
 	pid       uint32
-	names     cuda.Names
+	names     cuda.Names // nil before the interpreter is there
 	sent      map[kernelKey]cuda.Kernel
 	uncounted bpf.CUDAUncounted
 }
@@ -25,8 +25,8 @@ type kernelKey struct {
 	runtime bool
 }
 
-func newKernelNotes(pid int, in *python.Interp) *kernelNotes {
-	return &kernelNotes{pid: uint32(pid), names: triton.New(in).Names, sent: make(map[kernelKey]cuda.Kernel)}
+func newKernelNotes(pid int) *kernelNotes {
+	return &kernelNotes{pid: uint32(pid), sent: make(map[kernelKey]cuda.Kernel)}
 }
 
 // look returns the records of what changed since the last look.
@@ -52,6 +52,9 @@ func (k *kernelNotes) look(p *cuda.Probes) ([]*event.Record, error) {
 	k.uncounted = now.Uncounted
 	return note.PutGPUKernels(k.pid, bpf.Monotonic(), n)
 }
+
+// names has kernels' names looked for in the interpreter too.
+func (g *gpuWork) names(in *python.Interp) { g.launched.names = triton.New(in).Names }
 
 // kernels sends what was launched since the last look.
 func (g *gpuWork) kernels(ctx context.Context) {

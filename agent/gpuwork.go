@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"inferspan/correlate/signal"
 	"inferspan/gpu/cuda"
 	"inferspan/probes/note"
-	"inferspan/probes/python"
 	"inferspan/probes/target"
 )
 
@@ -20,10 +20,19 @@ type gpuWork struct {
 	done     bool         // nothing more is to be tried
 	looks    int          // since they are in
 	launched *kernelNotes
+	started  time.Time // the latest look before the core is there
 }
 
-func (p *inside) gpuWork(proc *target.Process, in *python.Interp) *gpuWork {
-	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off, launched: newKernelNotes(proc.PID, in)}
+func (p *inside) gpuWork(proc *target.Process) *gpuWork {
+	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off, launched: newKernelNotes(proc.PID)}
+}
+
+// start looks at a core that starts, once a second however often it is called.
+func (g *gpuWork) start(ctx context.Context) {
+	if now := time.Now(); now.Sub(g.started) >= stateEvery {
+		g.started = now
+		g.look(ctx)
+	}
 }
 
 // look puts the probes in as soon as the process maps a driver, and sends a note of what

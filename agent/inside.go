@@ -137,7 +137,15 @@ func (p *inside) take(put func(*event.Record) error) error {
 func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	pid := uint32(proc.PID)
 	defer p.first.done(proc.PID)
-	in, pk, err := openIn(ctx, &p.first, proc.PID, open)
+	work := p.gpuWork(proc)
+	defer work.close()
+	in, pk, err := openIn(ctx, &p.first, proc.PID, func(in *python.Interp) (engine.Peeker, error) {
+		pk, err := open(in)
+		if errors.Is(err, engine.ErrNoCore) {
+			work.start(ctx) // it loads its kernels and makes its graphs, maybe
+		}
+		return pk, err
+	})
 	if ctx.Err() != nil {
 		return
 	}
@@ -157,8 +165,7 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
-	work := p.gpuWork(proc, in)
-	defer work.close()
+	work.names(in)
 	work.look(ctx)
 	looked := p.requests(ctx, pid, pk.Requests)
 	p.first.done(proc.PID)
