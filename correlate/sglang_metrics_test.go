@@ -1,0 +1,122 @@
+package correlate
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"inferspan/correlate/semconv"
+	"inferspan/correlate/signal"
+)
+
+// TestSGLangSilent: where the client does not stream, the first token is there when the
+// prefill has ended, at every level, and the gaps begin with what the front end gets.
+func TestSGLangSilent(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, stream := range []bool{false, true} {
+		s := newSGLang()
+		s.added(2.5, id, func(a *signal.RequestAdded) { a.Stream = signal.Some(stream) })
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_waiting", 3.5, 4)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		s.out(50.4, id, 50)
+		s.times(51, id, 0, 0, 51, 0)
+		s.out(71, id, 20, finishedLength)
+		s.times(71, id, 0, 0, 0, 71)
+		trees, series := run(t, NewOptions(), s.sig)
+		conforms(t, trees[0], NewOptions())
+		first, decode := 0.009, 0.061
+		if stream {
+			first, decode = 0.050, 0.020
+		}
+		wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{
+			semconv.AttrGenAILatencyTimeToFirstToken: first, semconv.AttrGenAILatencyTimeInModelDecode: decode,
+		})
+		for name, want := range map[string]float64{"gen_ai_server_time_to_first_token": first, "sglang_inter_token_latency_seconds": 0.020} {
+			if got := point(t, series, name); math.Abs(got-want) > 1e-9 {
+				t.Errorf("stream %v: %s = %v, want %v", stream, name, got, want)
+			}
+		}
+	}
+}
+
+func TestSGLangMetrics(t *testing.T) {
+	s := newSGLang()
+	state := func(t float64, running, waiting, used int64) {
+		s.put(&signal.EngineState{At: at(t), Core: sglCore, Running: signal.Some(running), Waiting: signal.Some(waiting),
+			KVUsage: signal.Some(float64(used) / 1000), UsedTokens: signal.Some(used), Blocks: signal.Some[int64](1000), FreeBlocks: signal.Some(1000 - used), AcceptLength: signal.Some(2.5)})
+	}
+	state(50, 9, 9, 900)
+	s.chat(100, 7, "aaaaaaaaaa", 4)
+	state(1050, 2, 1, 100)
+	state(2050, 4, 0, 200)
+	_, m := run(t, NewOptions(), s.sig)
+	for name, want := range map[string]float64{
+		"sglang_num_running_reqs": 6, "sglang_num_queue_reqs": 1, "sglang_num_used_tokens": 300, "sglang_token_usage": 0.3,
+		"sglang_gen_throughput": 4, "gen_ai_sglang_cache_hit_rate": 0, "sglang_spec_accept_length": 5, "sglang_log_count": 2,
+		"prompt_tokens_total": 10, "generation_tokens_total": 4, "gen_ai_sglang_cached_tokens_total": 0, "num_requests_total": 1,
+		"gen_ai_server_time_to_first_token": 0.0095, "gen_ai_server_time_per_output_token": 0.0396 / 4,
+		"sglang_inter_token_latency_seconds": 0.0301, "gen_ai_server_request_duration": 0.0396,
+		"inferspan_kv_blocks_used": 200, "inferspan_kv_blocks": 1000,
+	} {
+		if got := point(t, m, name); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+	if got := point(t, m, "genai_llm_usage_tokens", "input"); got != 10 {
+		t.Errorf("%v input tokens", got)
+	}
+	metricsConformTo(t, m, "sglang")
+	for _, def := range semconv.Metrics {
+		if def.Engine == "sglang" && !slices.Contains(names(m), def.Name) {
+			t.Errorf("no series of %s", def.Name)
+		}
+	}
+	for _, name := range names(m) {
+		if strings.Contains(name, "vllm") {
+			t.Errorf("%s of SGLang", name)
+		}
+	}
+}
+
+// TestSGLangSteps: a client that does not stream gets its tokens in one output, after
+// many steps; the step metrics are those of every engine.
+func TestSGLangSteps(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	s := newSGLang()
+	s.added(2.5, id)
+	s.times(2.6, id, 1, 2.6, 0, 0)
+	for i := range 5 {
+		st := &signal.Step{Core: sglCore, Number: signal.Some(int64(70 + i)), Schedule: at(4 + 10*float64(i)), Update: at(13 + 10*float64(i)),
+			Tokens: signal.Some[int64](1), Blocks: signal.Some[int64](1000), FreeAfter: signal.Some[int64](900)}
+		q := signal.StepRequest{ID: []byte(id), Tokens: 1, Entry: signal.StepRunning, Phase: signal.StepDecode}
+		switch i {
+		case 0:
+			q.Tokens, q.Entry, q.Phase = 6, signal.StepNew, signal.StepPrefillChunk
+		case 1:
+			q.Tokens, q.Phase = 4, signal.StepPrefillEnd
+		}
+		st.Requests = []signal.StepRequest{q}
+		s.put(st)
+	}
+	s.out(54, id, 4, finishedLength)
+	s.times(55, id, 0, 0, 55, 55)
+	o := NewOptions()
+	o.Steps = StepsRefs
+	trees, m := run(t, o, s.sig)
+	if len(trees) != 1 {
+		t.Fatalf("%d trees", len(trees))
+	}
+	wantAttrs(t, &trees[0].Spans[0], map[string]any{
+		"inferspan.partial": nil, "gen_ai.usage.completion_tokens": int64(4), "inferspan.steps.first": int64(70), "inferspan.steps.last": int64(74),
+		"inferspan.steps.count": int64(5), "inferspan.steps.prefill_tokens": []int64{6, 4},
+	})
+	conforms(t, trees[0], o)
+	metricsConformTo(t, m, "sglang")
+	for name, want := range map[string]float64{"inferspan_step_duration_seconds": 0.045, "inferspan_step_requests": 5, "inferspan_kv_blocks_used": 100} {
+		if got := point(t, m, name); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+}
