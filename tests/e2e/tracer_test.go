@@ -120,7 +120,13 @@ type tracer struct {
 // attach starts the tracer on the engine and returns when its probes are in place.
 func attach(t *testing.T, e *engine, flags ...string) *tracer {
 	t.Helper()
-	tr := &tracer{jsonl: filepath.Join(outDir(t), "spans.jsonl"), done: make(chan error, 1)}
+	return attachTo(t, e, "spans", flags...)
+}
+
+// attachTo is attach, with the name of the file of spans where a test has several.
+func attachTo(t *testing.T, e *engine, name string, flags ...string) *tracer {
+	t.Helper()
+	tr := &tracer{jsonl: filepath.Join(outDir(t), name+".jsonl"), done: make(chan error, 1)}
 	args := append([]string{"attach", "--pid", strconv.Itoa(e.pid), "--jsonl", tr.jsonl}, flags...)
 	tr.cmd = exec.Command(binary, args...)
 	tr.cmd.Stdout, tr.cmd.Stderr = &tr.stdout, &tr.stderr
