@@ -116,7 +116,7 @@ func (a *sglangArgs) number(name string) (int64, bool) {
 
 // sglangSettings are the arguments that decoding needs, by their names.
 var sglangSettings = []string{
-	"chunked_prefill_size", "disaggregation_mode", "dp_size", "enable_dp_attention", "enable_metrics", "enable_trace",
+	"attn_dp_size", "chunked_prefill_size", "disaggregation_mode", "dp_size", "enable_dp_attention", "enable_metrics", "enable_trace",
 	"incremental_streaming_output", "max_running_requests", "max_total_tokens", "page_size", "pp_size",
 	"skip_tokenizer_init", "speculative_algorithm", "stream_interval", "stream_response_default_include_usage",
 	"tokenizer_worker_num", "tp_size",

@@ -217,9 +217,8 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	for len(p.batches) > 0 && p.batches[0].number.OK && p.batches[0].number.V <= s.upto {
 		p.give(p.batches[0], 0, s) // nothing was sent of its result
 	}
-	if len(b.reqs) > 0 || b.partial {
-		p.batches = append(p.batches, b)
-	}
+	// One without requests keeps other ranks company (DP attention).
+	p.batches = append(p.batches, b)
 	for len(p.batches) > maxBatches-1 {
 		p.give(p.batches[0], 0, s)
 	}

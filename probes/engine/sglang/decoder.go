@@ -105,7 +105,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		core := signal.Core{Engine: e.ID, Index: p.Index, PID: pid}
 		d.cores[pid] = core
 		d.capture.Core(pid, core)
-		if leads(p) {
+		if leads(e, p) {
 			heads++
 			d.only = core
 		} else {
@@ -122,10 +122,23 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 }
 
 // leads reports whether a scheduler is the one of its ranks that gets requests and sends
-// outputs.
-func leads(p *target.Process) bool {
-	first := func(rank *int) bool { return rank == nil || *rank == 0 }
-	return first(p.Ranks.TP) && first(p.Ranks.PP)
+// outputs. With DP attention the tensor-parallel ranks are several groups, each of which
+// has requests of its own (runtime_context.py, derive_attention_ranks).
+func leads(e *target.Engine, p *target.Process) bool {
+	if p.Ranks.PP != nil && *p.Ranks.PP != 0 {
+		return false
+	}
+	if p.Ranks.TP == nil {
+		return true
+	}
+	groups, ok := e.Setting("attn_dp_size")
+	if !ok && e.Settings["enable_dp_attention"] == true { // 0.5.5 has no name of its own for it
+		groups, ok = e.Setting("dp_size")
+	}
+	if tp, known := e.Setting("tp_size"); ok && known && groups > 1 && tp >= groups {
+		return int64(*p.Ranks.TP)%(tp/groups) == 0
+	}
+	return *p.Ranks.TP == 0
 }
 
 // Stats returns the totals so far.

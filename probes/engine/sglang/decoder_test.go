@@ -82,6 +82,34 @@ func (h *heard) put(s signal.Signal) {
 	}
 }
 
+// TestLeads: which of the schedulers get requests.
+func TestLeads(t *testing.T) {
+	rank := func(tp, pp int) *target.Process { return &target.Process{Ranks: target.Ranks{TP: &tp, PP: &pp}} }
+	attention := &target.Engine{Settings: map[string]any{"enable_dp_attention": true, "tp_size": float64(4), "dp_size": int64(1), "attn_dp_size": int64(2)}}
+	older := &target.Engine{Settings: map[string]any{"enable_dp_attention": true, "tp_size": int64(2), "dp_size": int64(2)}}
+	for i, c := range []struct {
+		engine *target.Engine
+		of     *target.Process
+		want   bool
+	}{
+		{&target.Engine{}, &target.Process{}, true},
+		{&target.Engine{}, rank(0, 0), true},
+		{&target.Engine{}, rank(1, 0), false},
+		{&target.Engine{}, rank(0, 1), false},
+		{attention, rank(0, 0), true},
+		{attention, rank(1, 0), false},
+		{attention, rank(2, 0), true},
+		{attention, rank(3, 0), false},
+		{attention, rank(2, 1), false},
+		{older, rank(1, 0), true},
+		{&target.Engine{Settings: map[string]any{"tp_size": int64(2), "dp_size": int64(2), "attn_dp_size": int64(1)}}, rank(1, 0), false},
+	} {
+		if got := leads(c.engine, c.of); got != c.want {
+			t.Errorf("case %d: %v, want %v", i, got, c.want)
+		}
+	}
+}
+
 // TestDecoderRuns decodes what servers sent for a few requests: each is added once
 // though two processes send it, and has the tokens that the engine counts for it.
 func TestDecoderRuns(t *testing.T) {
