@@ -3,28 +3,60 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
+	"inferspan/bpf"
 	"inferspan/correlate/signal"
 	"inferspan/gpu/cuda"
+	"inferspan/probes/attach/governor"
 	"inferspan/probes/note"
 	"inferspan/probes/target"
 )
 
-// gpuWork is the probes on the CUDA driver of a process.
+// gpuWork is the probes on the CUDA driver of a process. The governor of the process has
+// them look at less than was asked for where that costs too much.
 type gpuWork struct {
-	inside   *inside
-	proc     *target.Process
-	probes   *cuda.Probes // nil: none, or not yet
-	done     bool         // nothing more is to be tried
-	looks    int          // since they are in
+	inside *inside
+	proc   *target.Process
+	asked  cuda.Mode    // the most that is looked at
+	mode   cuda.Mode    // that is looked at
+	probes *cuda.Probes // nil: none, or not yet
+	done   bool         // nothing more is to be tried
+	looks  int          // since they are in
+
 	launched *kernelNotes
 	started  time.Time // the latest look before the core is there
+	costs    governor.Costs
+	governor *governor.Governor // of its own, if the process has no other
+	hits     cuda.Hits          // of probes that are out again
+	silent   bool
+	reason   string // why not all is looked at that was asked for
+	sent     note.Probe
 }
 
 func (p *inside) gpuWork(proc *target.Process) *gpuWork {
-	return &gpuWork{inside: p, proc: proc, done: p.opt.CUDA == cuda.Off, launched: newKernelNotes(proc.PID)}
+	g := &gpuWork{inside: p, proc: proc, asked: p.opt.CUDA, launched: newKernelNotes(proc.PID)}
+	if g.asked == "" {
+		g.asked = cuda.Graph
+	}
+	g.mode, g.done = g.asked, g.asked == cuda.Off
+	return g
+}
+
+// govern has a governor keep the probes within the budget, nil: one of their own. Where
+// the cost of a trap cannot be measured, nothing says that they cost too much.
+func (g *gpuWork) govern(shared *governor.Governor) {
+	var err error
+	if g.costs, err = g.inside.trap.of(g.inside.tracer); err != nil {
+		return
+	}
+	if shared == nil {
+		g.governor = governor.New(nil, g.inside.opt.Budget, g.costs, nil)
+		shared = g.governor
+	}
+	shared.Watch(g)
 }
 
 // start looks at a core that starts, once a second however often it is called.
@@ -36,71 +68,156 @@ func (g *gpuWork) start(ctx context.Context) {
 }
 
 // look puts the probes in as soon as the process maps a driver, and sends a note of what
-// became of them. Of one that never does nothing is said.
+// became of them when that changes. Of one that never does nothing is said. It is to be
+// called about once a second.
 func (g *gpuWork) look(ctx context.Context) {
+	if g.governor != nil {
+		_, _, _ = g.governor.Tick(int64(bpf.Monotonic()))
+	}
 	if g.probes != nil {
 		g.looks++
-		if g.inside.opt.CUDA == cuda.Sampled {
-			g.sample(ctx)
+		if err := g.watch(); err != nil {
+			g.end(err)
 		}
-		g.settle(ctx)
 		g.kernels(ctx)
 	}
-	if g.done {
-		return
+	if !g.done {
+		err := g.attach()
+		if errors.Is(err, cuda.ErrNoDriver) {
+			return
+		}
+		g.done = true
+		if err != nil {
+			g.end(err)
+		}
 	}
-	mode := g.inside.opt.CUDA
-	if mode == "" {
-		mode = cuda.Graph
+	if g.inside.opt.CUDA != cuda.Off {
+		g.tell(ctx)
 	}
-	var err error
-	if g.probes, err = cuda.Attach(g.inside.tracer, g.proc, mode); errors.Is(err, cuda.ErrNoDriver) {
-		return
+}
+
+func (g *gpuWork) attach() (err error) {
+	g.probes, err = cuda.Attach(g.inside.tracer, g.proc, g.mode)
+	return err
+}
+
+// watch does what is to be done once a second.
+func (g *gpuWork) watch() (err error) {
+	if g.mode == cuda.Sampled {
+		if err := g.probes.Launches(g.looks%sampleEvery == 1); err != nil {
+			return err
+		}
 	}
-	g.done = true
-	n := note.Probe{Detail: signal.DetailForward, Active: err == nil, Reason: text(err)}
-	if err == nil && mode != cuda.All {
-		n.Lacks = "kernels and copies that are not in graphs"
+	if _, err := g.probes.Settle(); err != nil {
+		return err
 	}
-	g.inside.probe(ctx, uint32(g.proc.PID), n)
+	g.silent, err = g.probes.Silent()
+	return err
 }
 
 // sampleEvery is one in how many looks, which are a second apart, begins to count launches
 // up to the next.
 const sampleEvery = 10
 
-// sample counts launches now and then.
-func (g *gpuWork) sample(ctx context.Context) {
-	if err := g.probes.Launches(g.looks%sampleEvery == 1); err != nil {
-		g.close()
-		g.probes = nil
-		g.inside.probe(ctx, uint32(g.proc.PID), note.Probe{Detail: signal.DetailForward, Reason: err.Error()})
-	}
+// end takes the probes out for good.
+func (g *gpuWork) end(err error) {
+	g.close()
+	g.asked, g.mode, g.done, g.reason = cuda.Off, cuda.Off, true, err.Error()
 }
 
-// settle says so where launches are seen at another level than before.
-func (g *gpuWork) settle(ctx context.Context) {
-	if g.probes == nil {
-		return
+// Level makes gpuWork a governor.Ladder.
+func (g *gpuWork) Level() (now, most int) {
+	if !g.done {
+		return 0, 0
 	}
-	says, err := g.probes.Settle()
-	if len(says) == 0 && err == nil {
-		return
+	return slices.Index(cuda.Modes, g.mode), slices.Index(cuda.Modes, g.asked)
+}
+
+// Window is how long costs are looked at before they are judged.
+func (g *gpuWork) Window() time.Duration {
+	if g.mode == cuda.Sampled {
+		return sampleEvery * time.Second
 	}
-	n := note.Probe{Detail: signal.DetailForward, Active: err == nil, Source: sourceRuntime, Lacks: strings.Join(says, "; ")}
+	return 0
+}
+
+// Spent is what the hits have cost.
+func (g *gpuWork) Spent() (time.Duration, error) {
+	n := g.hits
+	if g.probes != nil {
+		more, err := g.probes.Hits()
+		if err != nil {
+			return 0, err
+		}
+		n.Emulated, n.Stepped = n.Emulated+more.Emulated, n.Stepped+more.Stepped
+	}
+	return time.Duration(n.Emulated)*(g.costs.Emulated+g.costs.Run) + time.Duration(n.Stepped)*(g.costs.Stepped+g.costs.Run), nil
+}
+
+// Step looks at more or at less. After an error nothing is looked at any more.
+func (g *gpuWork) Step(to int, reason string) error {
+	if to < slices.Index(cuda.Modes, g.mode) {
+		g.reason = "calls of the CUDA driver " + reason
+	}
+	g.mode = cuda.Modes[to]
+	if g.mode == g.asked {
+		g.reason = ""
+	}
+	var err error
+	switch {
+	case g.mode == cuda.Off:
+		g.close()
+	case g.probes == nil:
+		err = g.attach()
+	default:
+		err = g.probes.Launches(g.mode == cuda.All)
+		g.looks = 0
+	}
 	if err != nil {
-		n = note.Probe{Detail: signal.DetailForward, Reason: err.Error()}
+		g.end(err)
 	}
+	return err
+}
+
+// tell sends a note if what is seen is not what the last one says.
+func (g *gpuWork) tell(ctx context.Context) {
+	n := note.Probe{Detail: signal.DetailForward, Active: g.mode != cuda.Off, Reason: g.reason}
+	if g.silent {
+		n.Active, n.Reason = false, "no call of the CUDA driver was seen in the steps: it is not reached by the functions that it exports, or not by this process"
+	}
+	if n.Active {
+		n.Source = string(g.mode)
+		lacks := g.probes.Lacks()
+		if len(lacks) > 0 {
+			n.Source += ", " + signal.SourceRuntime
+		}
+		if g.mode != g.asked {
+			lacks = append(lacks, less[g.mode])
+		}
+		n.Lacks = strings.Join(lacks, "; ")
+	}
+	if n.Active == g.sent.Active && n.Reason == g.sent.Reason && n.Source == g.sent.Source && n.Lacks == g.sent.Lacks && g.sent.Detail != "" {
+		return
+	}
+	g.sent = n
 	g.inside.probe(ctx, uint32(g.proc.PID), n)
 }
 
-// sourceRuntime names the way to forward passes by the runtime's launches.
-const sourceRuntime = "runtime"
+// less is what modes do not tell of what more would be asked for.
+var less = map[cuda.Mode]string{
+	cuda.Graph:   "kernels and copies that are not in graphs",
+	cuda.Sampled: "kernels and copies that are not in graphs, but for a second now and then",
+}
 
 // close takes the probes out.
 func (g *gpuWork) close() {
-	if g.probes != nil {
-		g.lastKernels()
-		_ = g.probes.Close()
+	if g.probes == nil {
+		return
 	}
+	g.lastKernels()
+	if n, err := g.probes.Hits(); err == nil {
+		g.hits.Emulated, g.hits.Stepped = g.hits.Emulated+n.Emulated, g.hits.Stepped+n.Stepped
+	}
+	_ = g.probes.Close()
+	g.probes, g.silent = nil, false
 }

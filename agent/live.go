@@ -61,10 +61,11 @@ type LiveOptions struct {
 	// SourceDispatch, or SourceAuto, "" being the same: where workers are processes of
 	// their own by dispatch, else by the clock.
 	StepSource string
-	// Budget is what probes on interpreters may cost each process; the zero value is
-	// governor.DefaultBudget.
+	// Budget is what probes on interpreters and on the CUDA driver may cost each process;
+	// the zero value is governor.DefaultBudget.
 	Budget governor.Budget
-	// CUDA is how much is looked at of what cores have their GPUs do; "" is cuda.Graph.
+	// CUDA is the most that is looked at of what cores have their GPUs do, as far as Budget
+	// allows; "" is cuda.Graph.
 	CUDA cuda.Mode
 	// GPUInterval is how often the GPUs of the host are read; 0: DefaultGPUInterval, less: never.
 	GPUInterval time.Duration

@@ -15,10 +15,12 @@
 struct cuda_process {
 	__u32 epoch;
 	__u32 flags; /* GPU_LAUNCHES */
-	/* The runtime's launches that were compared with the driver's, and those under
-	 * which the driver was not seen to launch anything; by the two functions. */
-	__u64 compared[2];
-	__u64 missed[2];
+	/* The runtime's calls that were compared with the driver's, and those under
+	 * which the driver was not seen to be called. */
+	__u64 compared[GPU_PAIRS];
+	__u64 missed[GPU_PAIRS];
+	__u64 hits[GPU_HITS]; /* of programs */
+	__u64 marks;
 	__u64 paired;  /* the runtime's launches that were looked at for their functions */
 	__u64 beyond;  /* launches that are not counted by function: there are too many */
 	__u64 unnoted; /* names that were not noted: there were too many at once */
@@ -48,10 +50,10 @@ struct cuda_thread {
 	__u64 first;
 	__u64 last;
 	__u64 marks;
-	/* For the comparison of levels, by the two functions. */
-	__u64 driver[2];  /* launches in the driver */
-	__u64 runtime[2]; /* driver, and one, when the runtime's last launch began; 0 if there was none */
-	__u64 under;      /* function of the runtime's launch under way, 0 if it is not looked at */
+	/* For the comparison of levels. */
+	__u64 driver[GPU_PAIRS];  /* calls of the driver */
+	__u64 runtime[GPU_PAIRS]; /* driver, and one, when the runtime's last call began; 0 if there was none */
+	__u64 under;              /* function of the runtime's launch under way, 0 if it is not looked at */
 	struct cuda_call call;
 };
 
@@ -73,9 +75,12 @@ struct cuda_key {
 };
 
 struct cuda_record {
-	__u64 at;
+	__u64 at; /* 0: in a capture */
 	__u32 tid;
 	__u32 pad;
+	/* The capture: of which stream, and when it began. */
+	__u64 origin;
+	__u64 begun;
 };
 
 /* Value: when and by whom an event was recorded last. LRU: events are destroyed
@@ -89,9 +94,12 @@ struct {
 } cuda_events SEC(".maps");
 
 /* Streams that are being captured, and what was captured so far. A capture that its
- * program gives up is forgotten when the stream is captured again. */
+ * program gives up is forgotten when the stream is captured again. One that joined the
+ * capture of another stream, its origin, is in it as long as that has the same capture. */
 struct cuda_graph {
 	__u64 kernels;
+	__u64 origin; /* 0: the stream itself */
+	__u64 begun;
 	__u32 epoch; /* it was seen whole in this epoch */
 	__u32 whole;
 };
@@ -177,12 +185,45 @@ static __always_inline struct cuda_thread *cuda_self(__u64 ids)
 	return bpf_map_lookup_elem(&cuda_threads, &thread);
 }
 
-/* The capture that a stream is in. The legacy default stream (0 and 1) cannot be captured. */
-static __always_inline struct cuda_graph *cuda_capture(__u64 ids, __u64 stream)
+/* Counts a run of a program, for what the probes cost. */
+static __always_inline struct cuda_process *cuda_hit(__u64 ids, __u32 hit)
+{
+	__u32 tgid = ids >> 32;
+	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+
+	if (p)
+		__sync_fetch_and_add(&p->hits[hit], 1);
+	return p;
+}
+
+/* The capture that a stream is in; *origin becomes the stream that it began with. The
+ * legacy default stream (0 and 1) cannot be captured. */
+static __always_inline struct cuda_graph *cuda_capture_of(__u64 ids, __u64 stream, __u64 *origin)
 {
 	struct cuda_key key = {.handle = stream, .tgid = ids >> 32};
+	struct cuda_graph *g, *o;
 
-	return stream > 1 ? bpf_map_lookup_elem(&cuda_captures, &key) : 0;
+	if (stream <= 1)
+		return 0;
+	g = bpf_map_lookup_elem(&cuda_captures, &key);
+	*origin = stream;
+	if (!g || !g->origin)
+		return g;
+	key.handle = *origin = g->origin;
+	o = bpf_map_lookup_elem(&cuda_captures, &key);
+	if (o && !o->origin && o->begun == g->begun)
+		return o;
+	/* That capture is over. */
+	key.handle = stream;
+	bpf_map_delete_elem(&cuda_captures, &key);
+	return 0;
+}
+
+static __always_inline struct cuda_graph *cuda_capture(__u64 ids, __u64 stream)
+{
+	__u64 origin;
+
+	return cuda_capture_of(ids, stream, &origin);
 }
 
 /* Counts an operation on a stream; false if it became a node of a graph. */
@@ -241,13 +282,12 @@ static __always_inline void cuda_by_function(struct cuda_process *p, const struc
 }
 
 /* A launch of one kernel; at is where the handle of its stream lies. */
-static __always_inline int cuda_kernel(__u64 at, __u32 count, __u64 function, __u32 runtime)
+static __always_inline int cuda_kernel(__u64 at, __u32 count, __u32 hit, __u64 function, __u32 runtime)
 {
 	__u64 ids = current_ids(), stream = 0;
 	struct cuda_thread *t = cuda_self(ids);
-	__u32 tgid = ids >> 32;
-	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
-	struct cuda_key key = {.handle = function, .tgid = tgid, .runtime = runtime};
+	struct cuda_process *p = cuda_hit(ids, hit);
+	struct cuda_key key = {.handle = function, .tgid = ids >> 32, .runtime = runtime};
 	__u64 under;
 
 	/* While probes are put in or taken out, only some are seen: none counts. */
@@ -255,8 +295,10 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count, __u64 function, __
 		return 0;
 	under = t->under;
 	t->under = 0; /* the first one is the one that was asked for */
-	if (count == GPU_KERNELS || count == GPU_KERNELS_EX)
-		t->driver[count & 1]++;
+	if (hit == GPU_HIT_LAUNCH)
+		t->driver[GPU_PAIR_LAUNCH]++;
+	if (hit == GPU_HIT_LAUNCH_EX)
+		t->driver[GPU_PAIR_LAUNCH_EX]++;
 	if (bpf_probe_read_user(&stream, sizeof(stream), (void *)at)) {
 		lose(LOSS_FAULT, 1);
 		return 0;
@@ -279,54 +321,84 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count, __u64 function, __
 SEC("uprobe/cuLaunchKernel")
 int BPF_KPROBE(cuda_launch, __u64 function)
 {
-	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_KERNELS, function, 0);
+	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_KERNELS, GPU_HIT_LAUNCH, function, 0);
 }
 
 SEC("uprobe/cuLaunchCooperativeKernel")
 int BPF_KPROBE(cuda_launch_coop, __u64 function)
 {
-	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_COOPERATIVE, function, 0);
+	return cuda_kernel(PT_REGS_SP(ctx) + CUDA_STREAM_ARG, GPU_COOPERATIVE, GPU_HIT_LAUNCH_COOP, function,
+			   0);
 }
 
 SEC("uprobe/cuLaunchKernelEx")
 int BPF_KPROBE(cuda_launch_ex, __u64 config, __u64 function)
 {
-	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX, function, 0);
+	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX, GPU_HIT_LAUNCH_EX, function, 0);
 }
 
 /*
- * The runtime's launches. Each is to lead to one of the driver; if none was seen since
- * the last one, the driver was reached by another entry than the one probed. Launches
+ * Calls of the runtime. Each is to lead to one of the driver; if none was seen since
+ * the last one, the driver was reached by another entry than the one probed. Calls
  * of others in between can hide that, but not feign it.
  */
-static __always_inline int cuda_compare(__u32 which)
+static __always_inline int cuda_compare(__u32 pair)
 {
 	__u64 ids = current_ids();
-	__u32 tgid = ids >> 32;
 	struct cuda_thread *t = cuda_self(ids);
-	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+	struct cuda_process *p = cuda_hit(ids, GPU_HIT_COMPARE);
 
 	if (!t || !p)
 		return 0;
-	if (t->runtime[which]) {
-		__sync_fetch_and_add(&p->compared[which], 1);
-		if (t->runtime[which] == t->driver[which] + 1)
-			__sync_fetch_and_add(&p->missed[which], 1);
+	if (t->runtime[pair]) {
+		__sync_fetch_and_add(&p->compared[pair], 1);
+		if (t->runtime[pair] == t->driver[pair] + 1)
+			__sync_fetch_and_add(&p->missed[pair], 1);
 	}
-	t->runtime[which] = t->driver[which] + 1;
+	t->runtime[pair] = t->driver[pair] + 1;
 	return 0;
 }
 
 SEC("uprobe/cudaLaunchKernel")
 int BPF_KPROBE(cuda_runtime_compare)
 {
-	return cuda_compare(GPU_KERNELS);
+	return cuda_compare(GPU_PAIR_LAUNCH);
 }
 
 SEC("uprobe/cudaLaunchKernelExC")
 int BPF_KPROBE(cuda_runtime_compare_ex)
 {
-	return cuda_compare(GPU_KERNELS_EX);
+	return cuda_compare(GPU_PAIR_LAUNCH_EX);
+}
+
+SEC("uprobe/cudaGraphLaunch")
+int BPF_KPROBE(cuda_runtime_compare_graph)
+{
+	return cuda_compare(GPU_PAIR_GRAPH);
+}
+
+SEC("uprobe/cudaEventRecord")
+int BPF_KPROBE(cuda_runtime_compare_record)
+{
+	return cuda_compare(GPU_PAIR_RECORD);
+}
+
+SEC("uprobe/cudaEventSynchronize")
+int BPF_KPROBE(cuda_runtime_compare_event)
+{
+	return cuda_compare(GPU_PAIR_SYNC_EVENT);
+}
+
+SEC("uprobe/cudaStreamSynchronize")
+int BPF_KPROBE(cuda_runtime_compare_stream)
+{
+	return cuda_compare(GPU_PAIR_SYNC_STREAM);
+}
+
+SEC("uprobe/cudaDeviceSynchronize")
+int BPF_KPROBE(cuda_runtime_compare_context)
+{
+	return cuda_compare(GPU_PAIR_SYNC_CONTEXT);
 }
 
 /* Which function of the runtime leads to which of the driver: what the driver launches
@@ -334,9 +406,8 @@ int BPF_KPROBE(cuda_runtime_compare_ex)
 static __always_inline int cuda_pair(__u64 function)
 {
 	__u64 ids = current_ids();
-	__u32 tgid = ids >> 32;
 	struct cuda_thread *t = cuda_self(ids);
-	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+	struct cuda_process *p = cuda_hit(ids, GPU_HIT_PAIR);
 
 	if (!t || !p)
 		return 0;
@@ -363,6 +434,7 @@ int BPF_KPROBE(cuda_pair_end)
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct cuda_thread *t = bpf_map_lookup_elem(&cuda_threads, &thread);
 
+	cuda_hit(current_ids(), GPU_HIT_PAIR);
 	if (t)
 		t->under = 0;
 	return 0;
@@ -380,13 +452,13 @@ int BPF_KPROBE(cuda_pair_end)
 SEC("uprobe/cudaLaunchKernel")
 int BPF_KPROBE(cuda_runtime_launch, __u64 function)
 {
-	return cuda_kernel(CUDA_RUNTIME_STREAM, GPU_KERNELS, function, 1);
+	return cuda_kernel(CUDA_RUNTIME_STREAM, GPU_KERNELS, GPU_HIT_LAUNCH, function, 1);
 }
 
 SEC("uprobe/cudaLaunchKernelExC")
 int BPF_KPROBE(cuda_runtime_launch_ex, __u64 config, __u64 function)
 {
-	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX, function, 1);
+	return cuda_kernel(config + CUDA_CONFIG_STREAM, GPU_KERNELS_EX, GPU_HIT_LAUNCH_EX, function, 1);
 }
 
 SEC("uprobe/cuGraphLaunch")
@@ -397,8 +469,10 @@ int BPF_KPROBE(cuda_launch_graph, __u64 exec, __u64 stream)
 	struct cuda_key key = {.handle = exec, .tgid = ids >> 32};
 	struct cuda_graph *g;
 
+	cuda_hit(ids, GPU_HIT_GRAPH);
 	if (!t)
 		return 0;
+	t->driver[GPU_PAIR_GRAPH]++;
 	g = bpf_map_lookup_elem(&cuda_graphs, &key);
 	if (!cuda_count(t, ids, stream, GPU_GRAPHS, g ? g->kernels : 0))
 		return 0;
@@ -415,6 +489,7 @@ static __always_inline int cuda_copy(__u64 stream, __u64 bytes, __u32 count, __u
 	__u64 ids = current_ids();
 	struct cuda_thread *t = cuda_self(ids);
 
+	cuda_hit(ids, GPU_HIT_COPY);
 	if (t && cuda_count(t, ids, stream, count, 0))
 		t->counts[count_bytes] += bytes;
 	return 0;
@@ -444,18 +519,70 @@ int BPF_KPROBE(cuda_copy_other, __u64 to, __u64 from, __u64 bytes, __u64 stream)
 	return cuda_copy(stream, bytes, GPU_COPIES_OTHER, GPU_BYTES_OTHER);
 }
 
-SEC("uprobe/cuEventRecord")
-int BPF_KPROBE(cuda_event_record, __u64 event, __u64 stream)
+#define CUDA_EVENT_EXTERNAL 1 /* CU_EVENT_RECORD_EXTERNAL: in a capture it becomes a node */
+
+static __always_inline int cuda_event(__u64 event, __u64 stream, bool external)
 {
 	__u64 ids = current_ids();
 	struct cuda_thread *t = cuda_self(ids);
 	struct cuda_key key = {.handle = event, .tgid = ids >> 32};
-	struct cuda_record r = {.at = bpf_ktime_get_ns(), .tid = ids};
+	struct cuda_record r = {};
+	struct cuda_graph *g;
 
-	if (!t || cuda_capture(ids, stream))
+	cuda_hit(ids, GPU_HIT_RECORD);
+	if (!t)
 		return 0;
-	t->counts[GPU_RECORDS]++;
+	t->driver[GPU_PAIR_RECORD]++;
+	g = cuda_capture_of(ids, stream, &r.origin);
+	if (g && external)
+		return 0; /* who waits for it does not join */
+	if (g) {
+		r.begun = g->begun;
+	} else {
+		r.origin = 0;
+		r.at = bpf_ktime_get_ns();
+		r.tid = ids;
+		t->counts[GPU_RECORDS]++;
+	}
 	if (bpf_map_update_elem(&cuda_events, &key, &r, BPF_ANY))
+		lose(LOSS_MAP_FULL, 1);
+	return 0;
+}
+
+SEC("uprobe/cuEventRecord")
+int BPF_KPROBE(cuda_event_record, __u64 event, __u64 stream)
+{
+	return cuda_event(event, stream, false);
+}
+
+SEC("uprobe/cuEventRecordWithFlags")
+int BPF_KPROBE(cuda_event_record_flags, __u64 event, __u64 stream, __u32 flags)
+{
+	return cuda_event(event, stream, flags & CUDA_EVENT_EXTERNAL);
+}
+
+/* A stream that waits for an event of a capture is captured from then on. */
+SEC("uprobe/cuStreamWaitEvent")
+int BPF_KPROBE(cuda_wait_event, __u64 stream, __u64 event)
+{
+	__u64 ids = current_ids(), origin = 0;
+	struct cuda_key key = {.handle = event, .tgid = ids >> 32};
+	struct cuda_graph joined = {}, *g;
+	struct cuda_record *r;
+
+	cuda_hit(ids, GPU_HIT_WAIT_EVENT);
+	r = bpf_map_lookup_elem(&cuda_events, &key);
+	if (!r || !r->origin || stream <= 1)
+		return 0;
+	joined.origin = r->origin;
+	joined.begun = r->begun;
+	key.handle = joined.origin;
+	g = bpf_map_lookup_elem(&cuda_captures, &key);
+	/* A stream that is in a capture stays in that. */
+	if (!g || g->begun != joined.begun || cuda_capture_of(ids, stream, &origin))
+		return 0;
+	key.handle = stream;
+	if (bpf_map_update_elem(&cuda_captures, &key, &joined, BPF_ANY))
 		lose(LOSS_MAP_FULL, 1);
 	return 0;
 }
@@ -474,8 +601,10 @@ static __always_inline int cuda_sync(__u32 what, __u64 object)
 	struct cuda_key key = {.handle = object, .tgid = ids >> 32};
 	struct cuda_record *r;
 
+	cuda_hit(ids, GPU_HIT_SYNC_EVENT + what - GPU_SYNC_EVENT);
 	if (!t)
 		return 0;
+	t->driver[GPU_PAIR_SYNC_EVENT + what - GPU_SYNC_EVENT]++;
 	t->call.what = what;
 	t->call.object = object;
 	t->call.recorded = 0;
@@ -544,6 +673,7 @@ int BPF_KPROBE(cuda_sync_exit)
 	struct cuda_thread *t = bpf_map_lookup_elem(&cuda_threads, &thread);
 	struct gpu_rec *r;
 
+	cuda_hit(ids, GPU_HIT_SYNC_EXIT);
 	/* A call that began before the probes were in is none of ours. */
 	if (!t || !t->call.what)
 		return 0;
@@ -570,11 +700,13 @@ __noinline int cuda_mark(__u64 ts, __u32 plan)
 {
 	__u64 ids = current_ids();
 	__u32 tgid = ids >> 32;
+	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
 	struct cuda_thread *t;
 	struct gpu_rec *r;
 
-	if (!bpf_map_lookup_elem(&cuda_processes, &tgid))
+	if (!p)
 		return 0;
+	__sync_fetch_and_add(&p->marks, 1);
 	t = cuda_self(ids);
 	if (!t)
 		return 0;
@@ -606,6 +738,7 @@ int BPF_KPROBE(cuda_capture_begin, __u64 stream)
 
 	if (!p)
 		return 0;
+	g.begun = bpf_ktime_get_ns();
 	g.epoch = p->epoch;
 	g.whole = p->flags & GPU_LAUNCHES;
 	if (bpf_map_update_elem(&cuda_captures, &key, &g, BPF_ANY))
@@ -660,7 +793,8 @@ int BPF_KPROBE(cuda_capture_ended)
 	graph.handle = cuda_made(t, PT_REGS_RC(ctx));
 	t->call.out = 0;
 	g = bpf_map_lookup_elem(&cuda_captures, &stream);
-	if (!g)
+	/* Only the stream that a capture began with ends it. */
+	if (!g || g->origin)
 		return 0;
 	/* Handles are used again: what was known of an earlier graph is not of this one. */
 	if (graph.handle && g->whole && g->epoch == p->epoch) {

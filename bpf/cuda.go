@@ -17,6 +17,11 @@ const (
 	ProgCUDALaunchEx         Program = "cuda_launch_ex"
 	ProgCUDARuntimeCompare   Program = "cuda_runtime_compare"
 	ProgCUDARuntimeCompareEx Program = "cuda_runtime_compare_ex"
+	ProgCUDACompareGraph     Program = "cuda_runtime_compare_graph"
+	ProgCUDACompareRecord    Program = "cuda_runtime_compare_record"
+	ProgCUDACompareEvent     Program = "cuda_runtime_compare_event"
+	ProgCUDACompareStream    Program = "cuda_runtime_compare_stream"
+	ProgCUDACompareContext   Program = "cuda_runtime_compare_context"
 	ProgCUDARuntimeLaunch    Program = "cuda_runtime_launch"
 	ProgCUDARuntimeLaunchEx  Program = "cuda_runtime_launch_ex"
 	ProgCUDAPairBegin        Program = "cuda_pair_begin"
@@ -32,6 +37,8 @@ const (
 	ProgCUDACopyDevice       Program = "cuda_copy_device"
 	ProgCUDACopyOther        Program = "cuda_copy_other"
 	ProgCUDAEventRecord      Program = "cuda_event_record"
+	ProgCUDARecordFlags      Program = "cuda_event_record_flags"
+	ProgCUDAWaitEvent        Program = "cuda_wait_event"
 	ProgCUDASyncEvent        Program = "cuda_sync_event"
 	ProgCUDASyncStream       Program = "cuda_sync_stream"
 	ProgCUDASyncContext      Program = "cuda_sync_context"
@@ -43,6 +50,55 @@ const (
 	ProgCUDAInstantiated     Program = "cuda_instantiated"
 )
 
+// CUDAHit is what hits of programs are counted by (enum gpu_hit).
+type CUDAHit int
+
+// Hits. Those of rare calls (captures, instantiation of graphs) are not counted.
+const (
+	CUDAHitLaunch CUDAHit = iota
+	CUDAHitLaunchEx
+	CUDAHitLaunchCoop
+	CUDAHitCopy
+	CUDAHitWaitEvent
+	CUDAHitGraph
+	CUDAHitRecord
+	CUDAHitSyncEvent
+	CUDAHitSyncStream
+	CUDAHitSyncContext
+	CUDAHitSyncExit
+	CUDAHitCompare
+	CUDAHitPair
+	CUDAHits // number of them
+)
+
+// CUDAPair is a function of the CUDA runtime, or several, that are compared with what
+// they call in the driver (enum gpu_pair).
+type CUDAPair int
+
+// Pairs.
+const (
+	CUDAPairLaunch CUDAPair = iota
+	CUDAPairLaunchEx
+	CUDAPairGraph
+	CUDAPairRecord
+	CUDAPairSyncEvent
+	CUDAPairSyncStream
+	CUDAPairSyncContext
+	CUDAPairs // number of them
+)
+
+// CUDALevels says how many calls of the CUDA runtime were compared with the driver's,
+// and under how many the driver was not seen to be called.
+type CUDALevels struct{ Compared, Missed uint64 }
+
+// CUDAState is what was counted of a process since SetCUDA was first called, or since it
+// was called again after RemoveCUDA.
+type CUDAState struct {
+	Hits   [CUDAHits]uint64
+	Levels [CUDAPairs]CUDALevels // while the programs for it are in place
+	Marks  uint64                // captures on its threads
+}
+
 // SetCUDA has what a process does with its GPU sent: at its captures, and when it
 // waited for the GPU. It is to be called when the probes are in place; launches says
 // that those on kernels and copies are. Differences between records are right from
@@ -50,17 +106,17 @@ const (
 // processes.
 func (o *Objects) SetCUDA(pid int, launches bool) error {
 	o.mu.Lock()
+	var p tracerCudaProcess
+	if !o.closed {
+		// What is counted in between is not: a few hits at most.
+		_ = o.objs.CudaProcesses.Lookup(uint32(pid), &p)
+	}
 	if o.epochs == nil {
 		o.epochs = make(map[int]uint32)
 	}
 	o.epochs[pid]++
-	p := tracerCudaProcess{Epoch: o.epochs[pid]}
+	p.Epoch, p.Flags = o.epochs[pid], 0
 	o.mu.Unlock()
-	// Counts of what was not kept go on.
-	var old tracerCudaProcess
-	if err := o.objs.CudaProcesses.Lookup(uint32(pid), &old); err == nil {
-		p.Paired, p.Beyond, p.Unnoted = old.Paired, old.Beyond, old.Unnoted
-	}
 	if launches {
 		p.Flags = event.GPULaunches
 	}
@@ -81,21 +137,21 @@ func (o *Objects) RemoveCUDA(pid int) error {
 	return nil
 }
 
-// CUDALevels says how many launches of the CUDA runtime were compared with the driver's
-// since SetCUDA, and under how many the driver was not seen to launch anything.
-type CUDALevels struct{ Compared, Missed uint64 }
-
-// CUDALevels returns the comparison for cudaLaunchKernel and for cudaLaunchKernelExC,
-// while the programs for it are in place.
-func (o *Objects) CUDALevels(pid int) (launch, launchEx CUDALevels, err error) {
+// CUDA returns what was counted of a process. The error wraps ebpf.ErrKeyNotExist if
+// SetCUDA was not called for it.
+func (o *Objects) CUDA(pid int) (CUDAState, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return launch, launchEx, os.ErrClosed
+		return CUDAState{}, os.ErrClosed
 	}
 	var p tracerCudaProcess
 	if err := o.objs.CudaProcesses.Lookup(uint32(pid), &p); err != nil {
-		return launch, launchEx, fmt.Errorf("comparing the CUDA levels of process %d: %w", pid, err)
+		return CUDAState{}, fmt.Errorf("reading what was counted of the GPU work of process %d: %w", pid, err)
 	}
-	return CUDALevels{p.Compared[0], p.Missed[0]}, CUDALevels{p.Compared[1], p.Missed[1]}, nil
+	s := CUDAState{Hits: p.Hits, Marks: p.Marks}
+	for i := range s.Levels {
+		s.Levels[i] = CUDALevels{p.Compared[i], p.Missed[i]}
+	}
+	return s, nil
 }

@@ -50,6 +50,8 @@ type tracerCudaFunction struct {
 type tracerCudaGraph struct {
 	_       structs.HostLayout
 	Kernels uint64
+	Origin  uint64
+	Begun   uint64
 	Epoch   uint32
 	Whole   uint32
 }
@@ -73,18 +75,22 @@ type tracerCudaProcess struct {
 	_        structs.HostLayout
 	Epoch    uint32
 	Flags    uint32
-	Compared [2]uint64
-	Missed   [2]uint64
+	Compared [7]uint64
+	Missed   [7]uint64
+	Hits     [13]uint64
+	Marks    uint64
 	Paired   uint64
 	Beyond   uint64
 	Unnoted  uint64
 }
 
 type tracerCudaRecord struct {
-	_   structs.HostLayout
-	At  uint64
-	Tid uint32
-	Pad uint32
+	_      structs.HostLayout
+	At     uint64
+	Tid    uint32
+	Pad    uint32
+	Origin uint64
+	Begun  uint64
 }
 
 type tracerCudaThread struct {
@@ -93,8 +99,8 @@ type tracerCudaThread struct {
 	First   uint64
 	Last    uint64
 	Marks   uint64
-	Driver  [2]uint64
-	Runtime [2]uint64
+	Driver  [7]uint64
+	Runtime [7]uint64
 	Under   uint64
 	Call    struct {
 		_        structs.HostLayout
@@ -386,88 +392,95 @@ type tracerTarget struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	tracerMapCalls                 = "calls"
-	tracerMapConns                 = "conns"
-	tracerMapCudaCaptures          = "cuda_captures"
-	tracerMapCudaEvents            = "cuda_events"
-	tracerMapCudaFunctions         = "cuda_functions"
-	tracerMapCudaGraphs            = "cuda_graphs"
-	tracerMapCudaNames             = "cuda_names"
-	tracerMapCudaPairing           = "cuda_pairing"
-	tracerMapCudaProcesses         = "cuda_processes"
-	tracerMapCudaThreads           = "cuda_threads"
-	tracerMapEmptyTail             = "empty_tail"
-	tracerMapLosses                = "losses"
-	tracerMapParts                 = "parts"
-	tracerMapPyCalls               = "py_calls"
-	tracerMapPyHits                = "py_hits"
-	tracerMapPyPlans               = "py_plans"
-	tracerMapPyProbes              = "py_probes"
-	tracerMapPyProcesses           = "py_processes"
-	tracerMapPyStates              = "py_states"
-	tracerMapPyWatches             = "py_watches"
-	tracerMapRecvs                 = "recvs"
-	tracerMapRing                  = "ring"
-	tracerMapTails                 = "tails"
-	tracerMapTargets               = "targets"
-	tracerProgCudaAliasBegin       = "cuda_alias_begin"
-	tracerProgCudaAliasEnd         = "cuda_alias_end"
-	tracerProgCudaCaptureBegin     = "cuda_capture_begin"
-	tracerProgCudaCaptureEnd       = "cuda_capture_end"
-	tracerProgCudaCaptureEnded     = "cuda_capture_ended"
-	tracerProgCudaCopyDevice       = "cuda_copy_device"
-	tracerProgCudaCopyIn           = "cuda_copy_in"
-	tracerProgCudaCopyOther        = "cuda_copy_other"
-	tracerProgCudaCopyOut          = "cuda_copy_out"
-	tracerProgCudaEventRecord      = "cuda_event_record"
-	tracerProgCudaInstantiate      = "cuda_instantiate"
-	tracerProgCudaInstantiated     = "cuda_instantiated"
-	tracerProgCudaLaunch           = "cuda_launch"
-	tracerProgCudaLaunchCoop       = "cuda_launch_coop"
-	tracerProgCudaLaunchEx         = "cuda_launch_ex"
-	tracerProgCudaLaunchGraph      = "cuda_launch_graph"
-	tracerProgCudaNameBegin        = "cuda_name_begin"
-	tracerProgCudaNameEnd          = "cuda_name_end"
-	tracerProgCudaPairBegin        = "cuda_pair_begin"
-	tracerProgCudaPairBeginEx      = "cuda_pair_begin_ex"
-	tracerProgCudaPairEnd          = "cuda_pair_end"
-	tracerProgCudaRuntimeCompare   = "cuda_runtime_compare"
-	tracerProgCudaRuntimeCompareEx = "cuda_runtime_compare_ex"
-	tracerProgCudaRuntimeLaunch    = "cuda_runtime_launch"
-	tracerProgCudaRuntimeLaunchEx  = "cuda_runtime_launch_ex"
-	tracerProgCudaSyncContext      = "cuda_sync_context"
-	tracerProgCudaSyncEvent        = "cuda_sync_event"
-	tracerProgCudaSyncExit         = "cuda_sync_exit"
-	tracerProgCudaSyncStream       = "cuda_sync_stream"
-	tracerProgHttpEnterClose       = "http_enter_close"
-	tracerProgHttpEnterRead        = "http_enter_read"
-	tracerProgHttpEnterReadv       = "http_enter_readv"
-	tracerProgHttpEnterRecvfrom    = "http_enter_recvfrom"
-	tracerProgHttpEnterRecvmsg     = "http_enter_recvmsg"
-	tracerProgHttpEnterSendmsg     = "http_enter_sendmsg"
-	tracerProgHttpEnterSendto      = "http_enter_sendto"
-	tracerProgHttpEnterWrite       = "http_enter_write"
-	tracerProgHttpEnterWritev      = "http_enter_writev"
-	tracerProgHttpExitAccept       = "http_exit_accept"
-	tracerProgHttpExitAccept4      = "http_exit_accept4"
-	tracerProgHttpExitRead         = "http_exit_read"
-	tracerProgHttpExitReadv        = "http_exit_readv"
-	tracerProgHttpExitRecvfrom     = "http_exit_recvfrom"
-	tracerProgHttpExitRecvmsg      = "http_exit_recvmsg"
-	tracerProgHttpExitSendmsg      = "http_exit_sendmsg"
-	tracerProgHttpExitSendto       = "http_exit_sendto"
-	tracerProgHttpExitWrite        = "http_exit_write"
-	tracerProgHttpExitWritev       = "http_exit_writev"
-	tracerProgProcessExit          = "process_exit"
-	tracerProgPyEntry              = "py_entry"
-	tracerProgPyHit                = "py_hit"
-	tracerProgWireRecvEnter        = "wire_recv_enter"
-	tracerProgWireRecvExit         = "wire_recv_exit"
-	tracerProgWireSend             = "wire_send"
-	tracerVarCaptureContent        = "capture_content"
-	tracerVarLayoutCheck           = "layout_check"
-	tracerVarPidnsIno              = "pidns_ino"
-	tracerVarWakeShift             = "wake_shift"
+	tracerMapCalls                      = "calls"
+	tracerMapConns                      = "conns"
+	tracerMapCudaCaptures               = "cuda_captures"
+	tracerMapCudaEvents                 = "cuda_events"
+	tracerMapCudaFunctions              = "cuda_functions"
+	tracerMapCudaGraphs                 = "cuda_graphs"
+	tracerMapCudaNames                  = "cuda_names"
+	tracerMapCudaPairing                = "cuda_pairing"
+	tracerMapCudaProcesses              = "cuda_processes"
+	tracerMapCudaThreads                = "cuda_threads"
+	tracerMapEmptyTail                  = "empty_tail"
+	tracerMapLosses                     = "losses"
+	tracerMapParts                      = "parts"
+	tracerMapPyCalls                    = "py_calls"
+	tracerMapPyHits                     = "py_hits"
+	tracerMapPyPlans                    = "py_plans"
+	tracerMapPyProbes                   = "py_probes"
+	tracerMapPyProcesses                = "py_processes"
+	tracerMapPyStates                   = "py_states"
+	tracerMapPyWatches                  = "py_watches"
+	tracerMapRecvs                      = "recvs"
+	tracerMapRing                       = "ring"
+	tracerMapTails                      = "tails"
+	tracerMapTargets                    = "targets"
+	tracerProgCudaAliasBegin            = "cuda_alias_begin"
+	tracerProgCudaAliasEnd              = "cuda_alias_end"
+	tracerProgCudaCaptureBegin          = "cuda_capture_begin"
+	tracerProgCudaCaptureEnd            = "cuda_capture_end"
+	tracerProgCudaCaptureEnded          = "cuda_capture_ended"
+	tracerProgCudaCopyDevice            = "cuda_copy_device"
+	tracerProgCudaCopyIn                = "cuda_copy_in"
+	tracerProgCudaCopyOther             = "cuda_copy_other"
+	tracerProgCudaCopyOut               = "cuda_copy_out"
+	tracerProgCudaEventRecord           = "cuda_event_record"
+	tracerProgCudaEventRecordFlags      = "cuda_event_record_flags"
+	tracerProgCudaInstantiate           = "cuda_instantiate"
+	tracerProgCudaInstantiated          = "cuda_instantiated"
+	tracerProgCudaLaunch                = "cuda_launch"
+	tracerProgCudaLaunchCoop            = "cuda_launch_coop"
+	tracerProgCudaLaunchEx              = "cuda_launch_ex"
+	tracerProgCudaLaunchGraph           = "cuda_launch_graph"
+	tracerProgCudaNameBegin             = "cuda_name_begin"
+	tracerProgCudaNameEnd               = "cuda_name_end"
+	tracerProgCudaPairBegin             = "cuda_pair_begin"
+	tracerProgCudaPairBeginEx           = "cuda_pair_begin_ex"
+	tracerProgCudaPairEnd               = "cuda_pair_end"
+	tracerProgCudaRuntimeCompare        = "cuda_runtime_compare"
+	tracerProgCudaRuntimeCompareContext = "cuda_runtime_compare_context"
+	tracerProgCudaRuntimeCompareEvent   = "cuda_runtime_compare_event"
+	tracerProgCudaRuntimeCompareEx      = "cuda_runtime_compare_ex"
+	tracerProgCudaRuntimeCompareGraph   = "cuda_runtime_compare_graph"
+	tracerProgCudaRuntimeCompareRecord  = "cuda_runtime_compare_record"
+	tracerProgCudaRuntimeCompareStream  = "cuda_runtime_compare_stream"
+	tracerProgCudaRuntimeLaunch         = "cuda_runtime_launch"
+	tracerProgCudaRuntimeLaunchEx       = "cuda_runtime_launch_ex"
+	tracerProgCudaSyncContext           = "cuda_sync_context"
+	tracerProgCudaSyncEvent             = "cuda_sync_event"
+	tracerProgCudaSyncExit              = "cuda_sync_exit"
+	tracerProgCudaSyncStream            = "cuda_sync_stream"
+	tracerProgCudaWaitEvent             = "cuda_wait_event"
+	tracerProgHttpEnterClose            = "http_enter_close"
+	tracerProgHttpEnterRead             = "http_enter_read"
+	tracerProgHttpEnterReadv            = "http_enter_readv"
+	tracerProgHttpEnterRecvfrom         = "http_enter_recvfrom"
+	tracerProgHttpEnterRecvmsg          = "http_enter_recvmsg"
+	tracerProgHttpEnterSendmsg          = "http_enter_sendmsg"
+	tracerProgHttpEnterSendto           = "http_enter_sendto"
+	tracerProgHttpEnterWrite            = "http_enter_write"
+	tracerProgHttpEnterWritev           = "http_enter_writev"
+	tracerProgHttpExitAccept            = "http_exit_accept"
+	tracerProgHttpExitAccept4           = "http_exit_accept4"
+	tracerProgHttpExitRead              = "http_exit_read"
+	tracerProgHttpExitReadv             = "http_exit_readv"
+	tracerProgHttpExitRecvfrom          = "http_exit_recvfrom"
+	tracerProgHttpExitRecvmsg           = "http_exit_recvmsg"
+	tracerProgHttpExitSendmsg           = "http_exit_sendmsg"
+	tracerProgHttpExitSendto            = "http_exit_sendto"
+	tracerProgHttpExitWrite             = "http_exit_write"
+	tracerProgHttpExitWritev            = "http_exit_writev"
+	tracerProgProcessExit               = "process_exit"
+	tracerProgPyEntry                   = "py_entry"
+	tracerProgPyHit                     = "py_hit"
+	tracerProgWireRecvEnter             = "wire_recv_enter"
+	tracerProgWireRecvExit              = "wire_recv_exit"
+	tracerProgWireSend                  = "wire_send"
+	tracerVarCaptureContent             = "capture_content"
+	tracerVarLayoutCheck                = "layout_check"
+	tracerVarPidnsIno                   = "pidns_ino"
+	tracerVarWakeShift                  = "wake_shift"
 )
 
 // loadTracer returns the embedded CollectionSpec for tracer.
@@ -512,60 +525,67 @@ type tracerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerProgramSpecs struct {
-	CudaAliasBegin       *ebpf.ProgramSpec `ebpf:"cuda_alias_begin"`
-	CudaAliasEnd         *ebpf.ProgramSpec `ebpf:"cuda_alias_end"`
-	CudaCaptureBegin     *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
-	CudaCaptureEnd       *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
-	CudaCaptureEnded     *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
-	CudaCopyDevice       *ebpf.ProgramSpec `ebpf:"cuda_copy_device"`
-	CudaCopyIn           *ebpf.ProgramSpec `ebpf:"cuda_copy_in"`
-	CudaCopyOther        *ebpf.ProgramSpec `ebpf:"cuda_copy_other"`
-	CudaCopyOut          *ebpf.ProgramSpec `ebpf:"cuda_copy_out"`
-	CudaEventRecord      *ebpf.ProgramSpec `ebpf:"cuda_event_record"`
-	CudaInstantiate      *ebpf.ProgramSpec `ebpf:"cuda_instantiate"`
-	CudaInstantiated     *ebpf.ProgramSpec `ebpf:"cuda_instantiated"`
-	CudaLaunch           *ebpf.ProgramSpec `ebpf:"cuda_launch"`
-	CudaLaunchCoop       *ebpf.ProgramSpec `ebpf:"cuda_launch_coop"`
-	CudaLaunchEx         *ebpf.ProgramSpec `ebpf:"cuda_launch_ex"`
-	CudaLaunchGraph      *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
-	CudaNameBegin        *ebpf.ProgramSpec `ebpf:"cuda_name_begin"`
-	CudaNameEnd          *ebpf.ProgramSpec `ebpf:"cuda_name_end"`
-	CudaPairBegin        *ebpf.ProgramSpec `ebpf:"cuda_pair_begin"`
-	CudaPairBeginEx      *ebpf.ProgramSpec `ebpf:"cuda_pair_begin_ex"`
-	CudaPairEnd          *ebpf.ProgramSpec `ebpf:"cuda_pair_end"`
-	CudaRuntimeCompare   *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare"`
-	CudaRuntimeCompareEx *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_ex"`
-	CudaRuntimeLaunch    *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch"`
-	CudaRuntimeLaunchEx  *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch_ex"`
-	CudaSyncContext      *ebpf.ProgramSpec `ebpf:"cuda_sync_context"`
-	CudaSyncEvent        *ebpf.ProgramSpec `ebpf:"cuda_sync_event"`
-	CudaSyncExit         *ebpf.ProgramSpec `ebpf:"cuda_sync_exit"`
-	CudaSyncStream       *ebpf.ProgramSpec `ebpf:"cuda_sync_stream"`
-	HttpEnterClose       *ebpf.ProgramSpec `ebpf:"http_enter_close"`
-	HttpEnterRead        *ebpf.ProgramSpec `ebpf:"http_enter_read"`
-	HttpEnterReadv       *ebpf.ProgramSpec `ebpf:"http_enter_readv"`
-	HttpEnterRecvfrom    *ebpf.ProgramSpec `ebpf:"http_enter_recvfrom"`
-	HttpEnterRecvmsg     *ebpf.ProgramSpec `ebpf:"http_enter_recvmsg"`
-	HttpEnterSendmsg     *ebpf.ProgramSpec `ebpf:"http_enter_sendmsg"`
-	HttpEnterSendto      *ebpf.ProgramSpec `ebpf:"http_enter_sendto"`
-	HttpEnterWrite       *ebpf.ProgramSpec `ebpf:"http_enter_write"`
-	HttpEnterWritev      *ebpf.ProgramSpec `ebpf:"http_enter_writev"`
-	HttpExitAccept       *ebpf.ProgramSpec `ebpf:"http_exit_accept"`
-	HttpExitAccept4      *ebpf.ProgramSpec `ebpf:"http_exit_accept4"`
-	HttpExitRead         *ebpf.ProgramSpec `ebpf:"http_exit_read"`
-	HttpExitReadv        *ebpf.ProgramSpec `ebpf:"http_exit_readv"`
-	HttpExitRecvfrom     *ebpf.ProgramSpec `ebpf:"http_exit_recvfrom"`
-	HttpExitRecvmsg      *ebpf.ProgramSpec `ebpf:"http_exit_recvmsg"`
-	HttpExitSendmsg      *ebpf.ProgramSpec `ebpf:"http_exit_sendmsg"`
-	HttpExitSendto       *ebpf.ProgramSpec `ebpf:"http_exit_sendto"`
-	HttpExitWrite        *ebpf.ProgramSpec `ebpf:"http_exit_write"`
-	HttpExitWritev       *ebpf.ProgramSpec `ebpf:"http_exit_writev"`
-	ProcessExit          *ebpf.ProgramSpec `ebpf:"process_exit"`
-	PyEntry              *ebpf.ProgramSpec `ebpf:"py_entry"`
-	PyHit                *ebpf.ProgramSpec `ebpf:"py_hit"`
-	WireRecvEnter        *ebpf.ProgramSpec `ebpf:"wire_recv_enter"`
-	WireRecvExit         *ebpf.ProgramSpec `ebpf:"wire_recv_exit"`
-	WireSend             *ebpf.ProgramSpec `ebpf:"wire_send"`
+	CudaAliasBegin            *ebpf.ProgramSpec `ebpf:"cuda_alias_begin"`
+	CudaAliasEnd              *ebpf.ProgramSpec `ebpf:"cuda_alias_end"`
+	CudaCaptureBegin          *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
+	CudaCaptureEnd            *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
+	CudaCaptureEnded          *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
+	CudaCopyDevice            *ebpf.ProgramSpec `ebpf:"cuda_copy_device"`
+	CudaCopyIn                *ebpf.ProgramSpec `ebpf:"cuda_copy_in"`
+	CudaCopyOther             *ebpf.ProgramSpec `ebpf:"cuda_copy_other"`
+	CudaCopyOut               *ebpf.ProgramSpec `ebpf:"cuda_copy_out"`
+	CudaEventRecord           *ebpf.ProgramSpec `ebpf:"cuda_event_record"`
+	CudaEventRecordFlags      *ebpf.ProgramSpec `ebpf:"cuda_event_record_flags"`
+	CudaInstantiate           *ebpf.ProgramSpec `ebpf:"cuda_instantiate"`
+	CudaInstantiated          *ebpf.ProgramSpec `ebpf:"cuda_instantiated"`
+	CudaLaunch                *ebpf.ProgramSpec `ebpf:"cuda_launch"`
+	CudaLaunchCoop            *ebpf.ProgramSpec `ebpf:"cuda_launch_coop"`
+	CudaLaunchEx              *ebpf.ProgramSpec `ebpf:"cuda_launch_ex"`
+	CudaLaunchGraph           *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
+	CudaNameBegin             *ebpf.ProgramSpec `ebpf:"cuda_name_begin"`
+	CudaNameEnd               *ebpf.ProgramSpec `ebpf:"cuda_name_end"`
+	CudaPairBegin             *ebpf.ProgramSpec `ebpf:"cuda_pair_begin"`
+	CudaPairBeginEx           *ebpf.ProgramSpec `ebpf:"cuda_pair_begin_ex"`
+	CudaPairEnd               *ebpf.ProgramSpec `ebpf:"cuda_pair_end"`
+	CudaRuntimeCompare        *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare"`
+	CudaRuntimeCompareContext *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_context"`
+	CudaRuntimeCompareEvent   *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_event"`
+	CudaRuntimeCompareEx      *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_ex"`
+	CudaRuntimeCompareGraph   *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_graph"`
+	CudaRuntimeCompareRecord  *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_record"`
+	CudaRuntimeCompareStream  *ebpf.ProgramSpec `ebpf:"cuda_runtime_compare_stream"`
+	CudaRuntimeLaunch         *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch"`
+	CudaRuntimeLaunchEx       *ebpf.ProgramSpec `ebpf:"cuda_runtime_launch_ex"`
+	CudaSyncContext           *ebpf.ProgramSpec `ebpf:"cuda_sync_context"`
+	CudaSyncEvent             *ebpf.ProgramSpec `ebpf:"cuda_sync_event"`
+	CudaSyncExit              *ebpf.ProgramSpec `ebpf:"cuda_sync_exit"`
+	CudaSyncStream            *ebpf.ProgramSpec `ebpf:"cuda_sync_stream"`
+	CudaWaitEvent             *ebpf.ProgramSpec `ebpf:"cuda_wait_event"`
+	HttpEnterClose            *ebpf.ProgramSpec `ebpf:"http_enter_close"`
+	HttpEnterRead             *ebpf.ProgramSpec `ebpf:"http_enter_read"`
+	HttpEnterReadv            *ebpf.ProgramSpec `ebpf:"http_enter_readv"`
+	HttpEnterRecvfrom         *ebpf.ProgramSpec `ebpf:"http_enter_recvfrom"`
+	HttpEnterRecvmsg          *ebpf.ProgramSpec `ebpf:"http_enter_recvmsg"`
+	HttpEnterSendmsg          *ebpf.ProgramSpec `ebpf:"http_enter_sendmsg"`
+	HttpEnterSendto           *ebpf.ProgramSpec `ebpf:"http_enter_sendto"`
+	HttpEnterWrite            *ebpf.ProgramSpec `ebpf:"http_enter_write"`
+	HttpEnterWritev           *ebpf.ProgramSpec `ebpf:"http_enter_writev"`
+	HttpExitAccept            *ebpf.ProgramSpec `ebpf:"http_exit_accept"`
+	HttpExitAccept4           *ebpf.ProgramSpec `ebpf:"http_exit_accept4"`
+	HttpExitRead              *ebpf.ProgramSpec `ebpf:"http_exit_read"`
+	HttpExitReadv             *ebpf.ProgramSpec `ebpf:"http_exit_readv"`
+	HttpExitRecvfrom          *ebpf.ProgramSpec `ebpf:"http_exit_recvfrom"`
+	HttpExitRecvmsg           *ebpf.ProgramSpec `ebpf:"http_exit_recvmsg"`
+	HttpExitSendmsg           *ebpf.ProgramSpec `ebpf:"http_exit_sendmsg"`
+	HttpExitSendto            *ebpf.ProgramSpec `ebpf:"http_exit_sendto"`
+	HttpExitWrite             *ebpf.ProgramSpec `ebpf:"http_exit_write"`
+	HttpExitWritev            *ebpf.ProgramSpec `ebpf:"http_exit_writev"`
+	ProcessExit               *ebpf.ProgramSpec `ebpf:"process_exit"`
+	PyEntry                   *ebpf.ProgramSpec `ebpf:"py_entry"`
+	PyHit                     *ebpf.ProgramSpec `ebpf:"py_hit"`
+	WireRecvEnter             *ebpf.ProgramSpec `ebpf:"wire_recv_enter"`
+	WireRecvExit              *ebpf.ProgramSpec `ebpf:"wire_recv_exit"`
+	WireSend                  *ebpf.ProgramSpec `ebpf:"wire_send"`
 }
 
 // tracerMapSpecs contains maps before they are loaded into the kernel.
@@ -697,60 +717,67 @@ type tracerVariables struct {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerPrograms struct {
-	CudaAliasBegin       *ebpf.Program `ebpf:"cuda_alias_begin"`
-	CudaAliasEnd         *ebpf.Program `ebpf:"cuda_alias_end"`
-	CudaCaptureBegin     *ebpf.Program `ebpf:"cuda_capture_begin"`
-	CudaCaptureEnd       *ebpf.Program `ebpf:"cuda_capture_end"`
-	CudaCaptureEnded     *ebpf.Program `ebpf:"cuda_capture_ended"`
-	CudaCopyDevice       *ebpf.Program `ebpf:"cuda_copy_device"`
-	CudaCopyIn           *ebpf.Program `ebpf:"cuda_copy_in"`
-	CudaCopyOther        *ebpf.Program `ebpf:"cuda_copy_other"`
-	CudaCopyOut          *ebpf.Program `ebpf:"cuda_copy_out"`
-	CudaEventRecord      *ebpf.Program `ebpf:"cuda_event_record"`
-	CudaInstantiate      *ebpf.Program `ebpf:"cuda_instantiate"`
-	CudaInstantiated     *ebpf.Program `ebpf:"cuda_instantiated"`
-	CudaLaunch           *ebpf.Program `ebpf:"cuda_launch"`
-	CudaLaunchCoop       *ebpf.Program `ebpf:"cuda_launch_coop"`
-	CudaLaunchEx         *ebpf.Program `ebpf:"cuda_launch_ex"`
-	CudaLaunchGraph      *ebpf.Program `ebpf:"cuda_launch_graph"`
-	CudaNameBegin        *ebpf.Program `ebpf:"cuda_name_begin"`
-	CudaNameEnd          *ebpf.Program `ebpf:"cuda_name_end"`
-	CudaPairBegin        *ebpf.Program `ebpf:"cuda_pair_begin"`
-	CudaPairBeginEx      *ebpf.Program `ebpf:"cuda_pair_begin_ex"`
-	CudaPairEnd          *ebpf.Program `ebpf:"cuda_pair_end"`
-	CudaRuntimeCompare   *ebpf.Program `ebpf:"cuda_runtime_compare"`
-	CudaRuntimeCompareEx *ebpf.Program `ebpf:"cuda_runtime_compare_ex"`
-	CudaRuntimeLaunch    *ebpf.Program `ebpf:"cuda_runtime_launch"`
-	CudaRuntimeLaunchEx  *ebpf.Program `ebpf:"cuda_runtime_launch_ex"`
-	CudaSyncContext      *ebpf.Program `ebpf:"cuda_sync_context"`
-	CudaSyncEvent        *ebpf.Program `ebpf:"cuda_sync_event"`
-	CudaSyncExit         *ebpf.Program `ebpf:"cuda_sync_exit"`
-	CudaSyncStream       *ebpf.Program `ebpf:"cuda_sync_stream"`
-	HttpEnterClose       *ebpf.Program `ebpf:"http_enter_close"`
-	HttpEnterRead        *ebpf.Program `ebpf:"http_enter_read"`
-	HttpEnterReadv       *ebpf.Program `ebpf:"http_enter_readv"`
-	HttpEnterRecvfrom    *ebpf.Program `ebpf:"http_enter_recvfrom"`
-	HttpEnterRecvmsg     *ebpf.Program `ebpf:"http_enter_recvmsg"`
-	HttpEnterSendmsg     *ebpf.Program `ebpf:"http_enter_sendmsg"`
-	HttpEnterSendto      *ebpf.Program `ebpf:"http_enter_sendto"`
-	HttpEnterWrite       *ebpf.Program `ebpf:"http_enter_write"`
-	HttpEnterWritev      *ebpf.Program `ebpf:"http_enter_writev"`
-	HttpExitAccept       *ebpf.Program `ebpf:"http_exit_accept"`
-	HttpExitAccept4      *ebpf.Program `ebpf:"http_exit_accept4"`
-	HttpExitRead         *ebpf.Program `ebpf:"http_exit_read"`
-	HttpExitReadv        *ebpf.Program `ebpf:"http_exit_readv"`
-	HttpExitRecvfrom     *ebpf.Program `ebpf:"http_exit_recvfrom"`
-	HttpExitRecvmsg      *ebpf.Program `ebpf:"http_exit_recvmsg"`
-	HttpExitSendmsg      *ebpf.Program `ebpf:"http_exit_sendmsg"`
-	HttpExitSendto       *ebpf.Program `ebpf:"http_exit_sendto"`
-	HttpExitWrite        *ebpf.Program `ebpf:"http_exit_write"`
-	HttpExitWritev       *ebpf.Program `ebpf:"http_exit_writev"`
-	ProcessExit          *ebpf.Program `ebpf:"process_exit"`
-	PyEntry              *ebpf.Program `ebpf:"py_entry"`
-	PyHit                *ebpf.Program `ebpf:"py_hit"`
-	WireRecvEnter        *ebpf.Program `ebpf:"wire_recv_enter"`
-	WireRecvExit         *ebpf.Program `ebpf:"wire_recv_exit"`
-	WireSend             *ebpf.Program `ebpf:"wire_send"`
+	CudaAliasBegin            *ebpf.Program `ebpf:"cuda_alias_begin"`
+	CudaAliasEnd              *ebpf.Program `ebpf:"cuda_alias_end"`
+	CudaCaptureBegin          *ebpf.Program `ebpf:"cuda_capture_begin"`
+	CudaCaptureEnd            *ebpf.Program `ebpf:"cuda_capture_end"`
+	CudaCaptureEnded          *ebpf.Program `ebpf:"cuda_capture_ended"`
+	CudaCopyDevice            *ebpf.Program `ebpf:"cuda_copy_device"`
+	CudaCopyIn                *ebpf.Program `ebpf:"cuda_copy_in"`
+	CudaCopyOther             *ebpf.Program `ebpf:"cuda_copy_other"`
+	CudaCopyOut               *ebpf.Program `ebpf:"cuda_copy_out"`
+	CudaEventRecord           *ebpf.Program `ebpf:"cuda_event_record"`
+	CudaEventRecordFlags      *ebpf.Program `ebpf:"cuda_event_record_flags"`
+	CudaInstantiate           *ebpf.Program `ebpf:"cuda_instantiate"`
+	CudaInstantiated          *ebpf.Program `ebpf:"cuda_instantiated"`
+	CudaLaunch                *ebpf.Program `ebpf:"cuda_launch"`
+	CudaLaunchCoop            *ebpf.Program `ebpf:"cuda_launch_coop"`
+	CudaLaunchEx              *ebpf.Program `ebpf:"cuda_launch_ex"`
+	CudaLaunchGraph           *ebpf.Program `ebpf:"cuda_launch_graph"`
+	CudaNameBegin             *ebpf.Program `ebpf:"cuda_name_begin"`
+	CudaNameEnd               *ebpf.Program `ebpf:"cuda_name_end"`
+	CudaPairBegin             *ebpf.Program `ebpf:"cuda_pair_begin"`
+	CudaPairBeginEx           *ebpf.Program `ebpf:"cuda_pair_begin_ex"`
+	CudaPairEnd               *ebpf.Program `ebpf:"cuda_pair_end"`
+	CudaRuntimeCompare        *ebpf.Program `ebpf:"cuda_runtime_compare"`
+	CudaRuntimeCompareContext *ebpf.Program `ebpf:"cuda_runtime_compare_context"`
+	CudaRuntimeCompareEvent   *ebpf.Program `ebpf:"cuda_runtime_compare_event"`
+	CudaRuntimeCompareEx      *ebpf.Program `ebpf:"cuda_runtime_compare_ex"`
+	CudaRuntimeCompareGraph   *ebpf.Program `ebpf:"cuda_runtime_compare_graph"`
+	CudaRuntimeCompareRecord  *ebpf.Program `ebpf:"cuda_runtime_compare_record"`
+	CudaRuntimeCompareStream  *ebpf.Program `ebpf:"cuda_runtime_compare_stream"`
+	CudaRuntimeLaunch         *ebpf.Program `ebpf:"cuda_runtime_launch"`
+	CudaRuntimeLaunchEx       *ebpf.Program `ebpf:"cuda_runtime_launch_ex"`
+	CudaSyncContext           *ebpf.Program `ebpf:"cuda_sync_context"`
+	CudaSyncEvent             *ebpf.Program `ebpf:"cuda_sync_event"`
+	CudaSyncExit              *ebpf.Program `ebpf:"cuda_sync_exit"`
+	CudaSyncStream            *ebpf.Program `ebpf:"cuda_sync_stream"`
+	CudaWaitEvent             *ebpf.Program `ebpf:"cuda_wait_event"`
+	HttpEnterClose            *ebpf.Program `ebpf:"http_enter_close"`
+	HttpEnterRead             *ebpf.Program `ebpf:"http_enter_read"`
+	HttpEnterReadv            *ebpf.Program `ebpf:"http_enter_readv"`
+	HttpEnterRecvfrom         *ebpf.Program `ebpf:"http_enter_recvfrom"`
+	HttpEnterRecvmsg          *ebpf.Program `ebpf:"http_enter_recvmsg"`
+	HttpEnterSendmsg          *ebpf.Program `ebpf:"http_enter_sendmsg"`
+	HttpEnterSendto           *ebpf.Program `ebpf:"http_enter_sendto"`
+	HttpEnterWrite            *ebpf.Program `ebpf:"http_enter_write"`
+	HttpEnterWritev           *ebpf.Program `ebpf:"http_enter_writev"`
+	HttpExitAccept            *ebpf.Program `ebpf:"http_exit_accept"`
+	HttpExitAccept4           *ebpf.Program `ebpf:"http_exit_accept4"`
+	HttpExitRead              *ebpf.Program `ebpf:"http_exit_read"`
+	HttpExitReadv             *ebpf.Program `ebpf:"http_exit_readv"`
+	HttpExitRecvfrom          *ebpf.Program `ebpf:"http_exit_recvfrom"`
+	HttpExitRecvmsg           *ebpf.Program `ebpf:"http_exit_recvmsg"`
+	HttpExitSendmsg           *ebpf.Program `ebpf:"http_exit_sendmsg"`
+	HttpExitSendto            *ebpf.Program `ebpf:"http_exit_sendto"`
+	HttpExitWrite             *ebpf.Program `ebpf:"http_exit_write"`
+	HttpExitWritev            *ebpf.Program `ebpf:"http_exit_writev"`
+	ProcessExit               *ebpf.Program `ebpf:"process_exit"`
+	PyEntry                   *ebpf.Program `ebpf:"py_entry"`
+	PyHit                     *ebpf.Program `ebpf:"py_hit"`
+	WireRecvEnter             *ebpf.Program `ebpf:"wire_recv_enter"`
+	WireRecvExit              *ebpf.Program `ebpf:"wire_recv_exit"`
+	WireSend                  *ebpf.Program `ebpf:"wire_send"`
 }
 
 func (p *tracerPrograms) Close() error {
@@ -765,6 +792,7 @@ func (p *tracerPrograms) Close() error {
 		p.CudaCopyOther,
 		p.CudaCopyOut,
 		p.CudaEventRecord,
+		p.CudaEventRecordFlags,
 		p.CudaInstantiate,
 		p.CudaInstantiated,
 		p.CudaLaunch,
@@ -777,13 +805,19 @@ func (p *tracerPrograms) Close() error {
 		p.CudaPairBeginEx,
 		p.CudaPairEnd,
 		p.CudaRuntimeCompare,
+		p.CudaRuntimeCompareContext,
+		p.CudaRuntimeCompareEvent,
 		p.CudaRuntimeCompareEx,
+		p.CudaRuntimeCompareGraph,
+		p.CudaRuntimeCompareRecord,
+		p.CudaRuntimeCompareStream,
 		p.CudaRuntimeLaunch,
 		p.CudaRuntimeLaunchEx,
 		p.CudaSyncContext,
 		p.CudaSyncEvent,
 		p.CudaSyncExit,
 		p.CudaSyncStream,
+		p.CudaWaitEvent,
 		p.HttpEnterClose,
 		p.HttpEnterRead,
 		p.HttpEnterReadv,

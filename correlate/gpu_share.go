@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
@@ -131,11 +132,11 @@ func (h *gpuHost) busy(s *signal.Step, all bool) (from, to signal.Mono, method, 
 	return from, to, method, ""
 }
 
-// launchesSeen: where launches are counted it is at the driver, which all of them reach. A
-// source named otherwise is one that some pass by.
+// launchesSeen: where launches are counted it is at the driver, which all of them reach, and
+// not at the runtime, which some pass by.
 func (e *engine) launchesSeen() bool {
 	d := e.detail(signal.DetailForward)
-	return d == nil || d.source == ""
+	return d == nil || !strings.HasSuffix(d.source, signal.SourceRuntime)
 }
 
 // shareStep shares a step out to its requests. It comes after what the step says of them.

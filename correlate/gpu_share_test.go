@@ -115,7 +115,7 @@ func TestGPUTimeLoose(t *testing.T) {
 			}
 		},
 		"at the runtime": func(s *script) {
-			s.sig = slices.Insert(s.sig, 2, signal.Signal(&signal.ProbeChange{At: at(80), Engine: 1, PID: corePID, Probe: signal.DetailForward, Active: true, Source: "runtime", Lacks: "some"}))
+			s.sig = slices.Insert(s.sig, 2, signal.Signal(&signal.ProbeChange{At: at(80), Engine: 1, PID: corePID, Probe: signal.DetailForward, Active: true, Source: "all, runtime", Lacks: "some"}))
 		},
 	} {
 		s := shared(false)

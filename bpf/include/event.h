@@ -200,6 +200,37 @@ enum gpu_count {
 	GPU_COUNTS = 16,
 };
 
+/* Calls of the CUDA runtime that are compared with those of the driver. */
+enum gpu_pair {
+	GPU_PAIR_LAUNCH = 0,
+	GPU_PAIR_LAUNCH_EX = 1,
+	GPU_PAIR_GRAPH = 2,
+	GPU_PAIR_RECORD = 3,
+	GPU_PAIR_SYNC_EVENT = 4, /* in the order of enum gpu_what */
+	GPU_PAIR_SYNC_STREAM = 5,
+	GPU_PAIR_SYNC_CONTEXT = 6,
+	GPU_PAIRS = 7,
+};
+
+/* Hits of probes on the driver that are counted, or on the runtime in its place. Not
+ * those of rare calls: captures, instantiation of graphs. */
+enum gpu_hit {
+	GPU_HIT_LAUNCH = 0,
+	GPU_HIT_LAUNCH_EX = 1,
+	GPU_HIT_LAUNCH_COOP = 2,
+	GPU_HIT_COPY = 3,
+	GPU_HIT_WAIT_EVENT = 4,
+	GPU_HIT_GRAPH = 5,
+	GPU_HIT_RECORD = 6,
+	GPU_HIT_SYNC_EVENT = 7, /* in the order of enum gpu_what */
+	GPU_HIT_SYNC_STREAM = 8,
+	GPU_HIT_SYNC_CONTEXT = 9,
+	GPU_HIT_SYNC_EXIT = 10,
+	GPU_HIT_COMPARE = 11, /* of calls of the runtime with the driver's */
+	GPU_HIT_PAIR = 12,    /* of functions of the runtime with the driver's; entries and returns */
+	GPU_HITS = 13,
+};
+
 /*
  * first and last are the times of the first and the latest launch (of those that
  * are counted) since the thread's last GPU_MARK, 0 if there was none.

@@ -29,7 +29,7 @@ func pidFlag(c *cobra.Command, pid *int) {
 	must(c.RegisterFlagCompletionFunc("pid", completePID))
 }
 
-// budget is what probes on interpreters may cost each process.
+// budget is what probes on interpreters and on the CUDA driver may cost each process.
 type budget struct {
 	work   float64 // percent of a core, 0: no limit
 	wait   time.Duration
@@ -41,12 +41,12 @@ type budget struct {
 
 func (b *budget) flags(c *cobra.Command) {
 	d := governor.DefaultBudget
-	c.Flags().Float64Var(&b.work, "probe-work", 100*d.Work, "percent of a core that probes on the Python interpreter may cost a process, else they are taken out (0: no limit)")
+	c.Flags().Float64Var(&b.work, "probe-work", 100*d.Work, "percent of a core that probes on the Python interpreter and on the CUDA driver may cost a process, else what costs most is taken out, or looks at less, for a while (0: no limit)")
 	c.Flags().DurationVar(&b.wait, "probe-wait", d.Wait, "by how much they may delay the wake-up of a loop that waits (0: no limit)")
 	c.Flags().StringVar(&b.source, "step-source", agent.SourceAuto, "how scheduler steps are seen: clock (start, end, state of the scheduler), dispatch (when workers are told of a step; no trap of its own), or auto: dispatch where workers are processes of their own, else clock")
 	c.Flags().DurationVar(&b.gpu, "gpu-interval", agent.DefaultGPUInterval, "how often NVIDIA GPUs are read, 100ms to 1s (0: never)")
 	must(c.RegisterFlagCompletionFunc("step-source", cobra.FixedCompletions(stepSources, cobra.ShellCompDirectiveNoFileComp)))
-	c.Flags().StringVar(&b.cuda, "cuda", string(cuda.Graph), "what is looked at of an engine core's calls of the CUDA driver, where it has one: off, graph (launches of graphs, waits for the GPU: a few traps per step), all (every kernel and copy too, one trap each), or sampled (graph, and all for a second every 10 s)")
+	c.Flags().StringVar(&b.cuda, "cuda", string(cuda.Graph), "the most that is looked at of an engine core's calls of the CUDA driver, where it has one, within --probe-work: off, graph (launches of graphs, waits for the GPU: a few traps per step), all (every kernel and copy too, one trap each), or sampled (graph, and all for a second every 10 s)")
 	must(c.RegisterFlagCompletionFunc("cuda", cobra.FixedCompletions(cudaModes, cobra.ShellCompDirectiveNoFileComp)))
 	c.Flags().IntVar(&b.sample, "detokenize-sample", 0, "time each token of one request in N as it becomes text, at the price of two traps per token of all requests that run meanwhile (0: of none, the time is worked out from what a token costs on average)")
 }

@@ -3,6 +3,10 @@ package signal
 // DetailForward is the name of what probes on the CUDA driver tell, in ProbeChange.
 const DetailForward = "forward"
 
+// SourceRuntime ends the source of DetailForward where calls are seen at the CUDA runtime:
+// those of libraries that do not use it are missing.
+const SourceRuntime = "runtime"
+
 // GPUWork counts what a thread had its GPU do. Whatever waits in a stream counts when it
 // was called for.
 type GPUWork struct {

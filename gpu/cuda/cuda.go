@@ -26,7 +26,7 @@ type Tracer interface {
 	Program(bpf.Program) *ebpf.Program
 	SetCUDA(pid int, launches bool) error
 	RemoveCUDA(pid int) error
-	CUDALevels(pid int) (launch, launchEx bpf.CUDALevels, err error)
+	CUDA(pid int) (bpf.CUDAState, error)
 	CUDAFunctions(pid int) ([]bpf.CUDAFunction, bpf.CUDAUncounted, error)
 	TakeCUDANames(pid int) ([]bpf.CUDAName, error)
 	PairCUDA(pid int, on bool) error
@@ -54,11 +54,59 @@ type Probes struct {
 	done     bool
 	launches bool                   // are counted
 	driver   map[string][]io.Closer // by the first function of the table's entry
-	// While launches are counted: probes on the runtime's, as long as the levels are
-	// compared or instead of the driver's.
-	runtime   [len(pairs)][]io.Closer
-	levels    [len(pairs)]level
+	// Probes on the runtime's functions, as long as the levels are compared or instead of
+	// the driver's.
+	runtime [len(pairs)][]io.Closer
+	levels  [len(pairs)]level
+
 	functions functions
+	named     bool // names of functions are looked at, or were
+
+	stepped [bpf.CUDAHits]bool   // some function whose hits are counted so traps twice
+	counted [bpf.CUDAHits]uint64 // hits when they were last looked at
+	hits    Hits                 // up to then
+}
+
+// Hits are those of the probes, by what the trap is. Where one kind of call has functions
+// of both, all of it counts as stepped.
+type Hits struct{ Emulated, Stepped uint64 }
+
+// Hits returns the hits since Attach; those of rare calls do not count.
+func (a *Probes) Hits() (Hits, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done {
+		return a.hits, nil
+	}
+	err := a.count()
+	return a.hits, err
+}
+
+// count brings hits up to date. Called with mu held.
+func (a *Probes) count() error {
+	s, err := a.tracer.CUDA(a.pid)
+	if err != nil {
+		return err
+	}
+	for h, n := range s.Hits {
+		if n < a.counted[h] {
+			a.counted[h] = 0 // they began anew
+		}
+		if a.stepped[h] {
+			a.hits.Stepped += n - a.counted[h]
+		} else {
+			a.hits.Emulated += n - a.counted[h]
+		}
+		a.counted[h] = n
+	}
+	return nil
+}
+
+// price notes what a hit of a probe that was put in costs.
+func (a *Probes) price(lib *attach.Library, symbol string, where attach.Where, hit bpf.CUDAHit) {
+	if hit != rare && lib.Stepped(symbol, where) {
+		a.stepped[hit] = true
+	}
 }
 
 // Driver finds the driver in a process. The error wraps ErrNoDriver, or
@@ -130,6 +178,10 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 			return nil, err
 		}
 	}
+	a.named = mode != Graph
+	if err := a.compare(Graph); err != nil {
+		return nil, err
+	}
 	// What is counted from here on is whole.
 	if mode == All {
 		err = a.Launches(true)
@@ -163,9 +215,17 @@ func (a *Probes) Launches(on bool) error {
 				delete(a.driver, name)
 			}
 		}
-		for i := range a.runtime {
-			links = append(links, a.runtime[i]...)
-			a.runtime[i] = nil
+		for i := range captures {
+			if name := captures[i].key(); captures[i].from == All {
+				links = append(links, a.driver[name]...)
+				delete(a.driver, name)
+			}
+		}
+		for i := range pairs {
+			if pairs[i].from == All {
+				links = append(links, a.runtime[i]...)
+				a.runtime[i] = nil
+			}
 		}
 		return errors.Join(append(bpf.CloseAll(links), err)...)
 	}
@@ -179,16 +239,19 @@ func (a *Probes) Launches(on bool) error {
 	}
 	defer lib.Close()
 	for i := range table {
-		if table[i].from != All || a.atRuntime(table[i].symbols[0]) {
+		from := table[i].from
+		if from == Graph || from == Sampled && a.named || from == All && a.atRuntime(table[i].symbols[0]) {
 			continue
 		}
 		if err := a.put(lib, &table[i], a.target); err != nil {
 			return fmt.Errorf("counting launches of process %d: %w", a.pid, err)
 		}
 	}
-	if err := a.runtimes(); err != nil {
+	a.named = true
+	if err := a.compare(All); err != nil {
 		return err
 	}
+	a.captured(All)
 	return a.tracer.SetCUDA(a.pid, true)
 }
 
@@ -212,6 +275,7 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 			var links []io.Closer
 			links, s.Means, err = lib.Attach(prog, symbol, e.where, p)
 			a.driver[e.symbols[0]] = append(a.driver[e.symbols[0]], links...)
+			a.price(lib, symbol, e.where, e.hit)
 			s.Points = len(links)
 		}
 		if err != nil {

@@ -129,19 +129,14 @@ func (a *Probes) pair(open []uint64, again uint32) error {
 // onRuntimeLaunches puts the programs for pairs in. The returns come first.
 func (a *Probes) onRuntimeLaunches() (all []io.Closer, err error) {
 	for i := range pairs {
-		if a.levels[i] == runtimeLevel {
+		if pairs[i].pair == "" || a.levels[i] == runtimeLevel {
 			continue // which does not lead to a launch that is seen
 		}
-		for _, p := range []struct {
-			program bpf.Program
-			where   attach.Where
-		}{{bpf.ProgCUDAPairEnd, attach.Return}, {pairs[i].pair, attach.Entry}} {
-			links, err := a.onRuntime(i, p.program, p.where)
-			if err != nil {
-				return nil, errors.Join(append([]error{err}, bpf.CloseAll(all)...)...)
-			}
-			all = append(all, links...)
+		links, err := a.onRuntime(pairs[i].runtime, []runtimeProbe{{attach.Return, bpf.ProgCUDAPairEnd, bpf.CUDAHitPair, nil}, {attach.Entry, pairs[i].pair, bpf.CUDAHitPair, nil}})
+		if err != nil {
+			return nil, errors.Join(append([]error{err}, bpf.CloseAll(all)...)...)
 		}
+		all = append(all, links...)
 	}
 	return all, nil
 }

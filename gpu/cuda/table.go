@@ -35,10 +35,15 @@ type probe struct {
 	symbols []string // its versions; those that the driver has are probed, each address once
 	where   attach.Where
 	program bpf.Program
-	from    Mode // Graph: always, Sampled: where launches are counted now and then, All: while they are
+	// Graph: always, Sampled: where launches are counted now and then, All: while they are.
+	from Mode
+	hit  bpf.CUDAHit // as which its hits are counted, or rare
 	// required: without it, what is counted would be wrong and not only less.
 	required bool
 }
+
+// rare is of calls that are made when an engine starts: what they cost does not count.
+const rare bpf.CUDAHit = -1
 
 // table lists the probes. Those on returns come before those on entries, so that no
 // call is noted whose return is not seen.
@@ -47,50 +52,91 @@ type probe struct {
 // a changed signature: cuda.h maps the plain names to them, and cuGetProcAddress hands
 // them out.
 var table = []probe{
-	{[]string{"cuEventSynchronize"}, attach.Return, bpf.ProgCUDASyncExit, Graph, true},
-	{[]string{"cuEventSynchronize"}, attach.Entry, bpf.ProgCUDASyncEvent, Graph, true},
-	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Return, bpf.ProgCUDASyncExit, Graph, false},
-	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Entry, bpf.ProgCUDASyncStream, Graph, false},
-	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Return, bpf.ProgCUDASyncExit, Graph, false},
-	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Entry, bpf.ProgCUDASyncContext, Graph, false},
-	{[]string{"cuEventRecord", "cuEventRecord_ptsz"}, attach.Entry, bpf.ProgCUDAEventRecord, Graph, true},
-	{[]string{"cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz"}, attach.Entry, bpf.ProgCUDAEventRecord, Graph, false}, // since 11.1
-	{[]string{"cuGraphLaunch", "cuGraphLaunch_ptsz"}, attach.Entry, bpf.ProgCUDALaunchGraph, Graph, true},
+	{[]string{"cuEventSynchronize"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, true},
+	{[]string{"cuEventSynchronize"}, attach.Entry, bpf.ProgCUDASyncEvent, Graph, bpf.CUDAHitSyncEvent, true},
+	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, false},
+	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Entry, bpf.ProgCUDASyncStream, Graph, bpf.CUDAHitSyncStream, false},
+	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, false},
+	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Entry, bpf.ProgCUDASyncContext, Graph, bpf.CUDAHitSyncContext, false},
+	{[]string{"cuEventRecord", "cuEventRecord_ptsz"}, attach.Entry, bpf.ProgCUDAEventRecord, Graph, bpf.CUDAHitRecord, true},
+	{[]string{"cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz"}, attach.Entry, bpf.ProgCUDARecordFlags, Graph, bpf.CUDAHitRecord, false}, // since 11.1
+	{[]string{"cuGraphLaunch", "cuGraphLaunch_ptsz"}, attach.Entry, bpf.ProgCUDALaunchGraph, Graph, bpf.CUDAHitGraph, true},
 	// Rare calls: when an engine starts.
-	{[]string{"cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, true},
-	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, true},
-	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, true},
-	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, false},
-	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, false},
+	{[]string{"cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, rare, true},
+	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, rare, true},
+	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, rare, true},
+	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, false},
+	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, false},
 
 	// Names of kernels, mostly when an engine starts.
-	{[]string{"cuModuleGetFunction"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, false},
-	{[]string{"cuModuleGetFunction"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, false},
-	{[]string{"cuLibraryGetKernel"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, false}, // since 12.0, as the next
-	{[]string{"cuLibraryGetKernel"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, false},
-	{[]string{kernelFunction}, attach.Return, bpf.ProgCUDAAliasEnd, Sampled, false},
-	{[]string{kernelFunction}, attach.Entry, bpf.ProgCUDAAliasBegin, Sampled, false},
+	{[]string{"cuModuleGetFunction"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, rare, false},
+	{[]string{"cuModuleGetFunction"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, rare, false},
+	{[]string{"cuLibraryGetKernel"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, rare, false}, // since 12.0, as the next
+	{[]string{"cuLibraryGetKernel"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, rare, false},
+	{[]string{kernelFunction}, attach.Return, bpf.ProgCUDAAliasEnd, Sampled, rare, false},
+	{[]string{kernelFunction}, attach.Entry, bpf.ProgCUDAAliasBegin, Sampled, rare, false},
 
-	{[]string{"cuLaunchKernel", "cuLaunchKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunch, All, true},
-	{[]string{"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"}, attach.Entry, bpf.ProgCUDALaunchEx, All, false}, // since 11.8
-	{[]string{"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunchCoop, All, true},
-	{[]string{"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyIn, All, true},
-	{[]string{"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyOut, All, true},
-	{[]string{"cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyDevice, All, true},
-	{[]string{"cuMemcpyAsync", "cuMemcpyAsync_ptsz"}, attach.Entry, bpf.ProgCUDACopyOther, All, true},
+	{[]string{"cuLaunchKernel", "cuLaunchKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunch, All, bpf.CUDAHitLaunch, true},
+	{[]string{"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"}, attach.Entry, bpf.ProgCUDALaunchEx, All, bpf.CUDAHitLaunchEx, false}, // since 11.8
+	{[]string{"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunchCoop, All, bpf.CUDAHitLaunchCoop, true},
+	{[]string{"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyIn, All, bpf.CUDAHitCopy, true},
+	{[]string{"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyOut, All, bpf.CUDAHitCopy, true},
+	{[]string{"cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyDevice, All, bpf.CUDAHitCopy, true},
+	{[]string{"cuMemcpyAsync", "cuMemcpyAsync_ptsz"}, attach.Entry, bpf.ProgCUDACopyOther, All, bpf.CUDAHitCopy, true},
+	// By this streams join a capture, in which launches are nodes; without launches nothing
+	// is counted there.
+	{[]string{"cuStreamWaitEvent", "cuStreamWaitEvent_ptsz"}, attach.Entry, bpf.ProgCUDAWaitEvent, All, bpf.CUDAHitWaitEvent, true},
 }
 
 // kernelFunction makes a function that can be launched of a kernel, whose name it has.
 const kernelFunction = "cuKernelGetFunction"
 
-// pair is a launch of the runtime and of the driver that it leads to.
+// pair is a function of the runtime that calls one of the driver, or more of a kind.
 type pair struct {
-	driver, runtime string // functions; the driver's as the first of its table entry
-	compare, launch bpf.Program
-	pair            bpf.Program // at the runtime's: which function it is asked for
+	what     string   // they are for, in messages
+	driver   []string // by the first function of the table's entry
+	runtime  []string // versions of the function
+	from     Mode     // as in probe
+	compare  bpf.Program
+	programs []runtimeProbe // in place of the driver's
+	pair     bpf.Program    // at a launch: which function it is asked for; "": it is none
 }
 
-var pairs = [2]pair{
-	{"cuLaunchKernel", "cudaLaunchKernel", bpf.ProgCUDARuntimeCompare, bpf.ProgCUDARuntimeLaunch, bpf.ProgCUDAPairBegin},
-	{"cuLaunchKernelEx", "cudaLaunchKernelExC", bpf.ProgCUDARuntimeCompareEx, bpf.ProgCUDARuntimeLaunchEx, bpf.ProgCUDAPairBeginEx},
+// runtimeProbe is what runs at a function of the runtime. Handles are the same as in the
+// driver, and so are arguments up to the last that is read.
+type runtimeProbe struct {
+	where   attach.Where
+	program bpf.Program
+	hit     bpf.CUDAHit
+	of      []string // at these versions; nil: at all
+}
+
+var pairs = [bpf.CUDAPairs]pair{
+	bpf.CUDAPairLaunch: {"kernels", []string{"cuLaunchKernel"}, []string{"cudaLaunchKernel", "cudaLaunchKernel_ptsz"}, All,
+		bpf.ProgCUDARuntimeCompare, []runtimeProbe{{attach.Entry, bpf.ProgCUDARuntimeLaunch, bpf.CUDAHitLaunch, nil}}, bpf.ProgCUDAPairBegin},
+	bpf.CUDAPairLaunchEx: {"kernels", []string{"cuLaunchKernelEx"}, []string{"cudaLaunchKernelExC", "cudaLaunchKernelExC_ptsz"}, All,
+		bpf.ProgCUDARuntimeCompareEx, []runtimeProbe{{attach.Entry, bpf.ProgCUDARuntimeLaunchEx, bpf.CUDAHitLaunchEx, nil}}, bpf.ProgCUDAPairBeginEx},
+	bpf.CUDAPairGraph: {"launches of graphs", []string{"cuGraphLaunch"}, []string{"cudaGraphLaunch", "cudaGraphLaunch_ptsz"}, Graph,
+		bpf.ProgCUDACompareGraph, []runtimeProbe{{attach.Entry, bpf.ProgCUDALaunchGraph, bpf.CUDAHitGraph, nil}}, ""},
+	bpf.CUDAPairRecord: {"events", []string{"cuEventRecord", "cuEventRecordWithFlags"}, []string{"cudaEventRecord", "cudaEventRecord_ptsz", "cudaEventRecordWithFlags", "cudaEventRecordWithFlags_ptsz"}, Graph,
+		bpf.ProgCUDACompareRecord, []runtimeProbe{
+			{attach.Entry, bpf.ProgCUDAEventRecord, bpf.CUDAHitRecord, []string{"cudaEventRecord", "cudaEventRecord_ptsz"}},
+			{attach.Entry, bpf.ProgCUDARecordFlags, bpf.CUDAHitRecord, []string{"cudaEventRecordWithFlags", "cudaEventRecordWithFlags_ptsz"}}}, ""},
+	bpf.CUDAPairSyncEvent: {"waits for events", []string{"cuEventSynchronize"}, []string{"cudaEventSynchronize"}, Graph,
+		bpf.ProgCUDACompareEvent, []runtimeProbe{{attach.Return, bpf.ProgCUDASyncExit, bpf.CUDAHitSyncExit, nil}, {attach.Entry, bpf.ProgCUDASyncEvent, bpf.CUDAHitSyncEvent, nil}}, ""},
+	bpf.CUDAPairSyncStream: {"waits for streams", []string{"cuStreamSynchronize"}, []string{"cudaStreamSynchronize", "cudaStreamSynchronize_ptsz"}, Graph,
+		bpf.ProgCUDACompareStream, []runtimeProbe{{attach.Return, bpf.ProgCUDASyncExit, bpf.CUDAHitSyncExit, nil}, {attach.Entry, bpf.ProgCUDASyncStream, bpf.CUDAHitSyncStream, nil}}, ""},
+	bpf.CUDAPairSyncContext: {"waits for all", []string{"cuCtxSynchronize"}, []string{"cudaDeviceSynchronize"}, Graph,
+		bpf.ProgCUDACompareContext, []runtimeProbe{{attach.Return, bpf.ProgCUDASyncExit, bpf.CUDAHitSyncExit, nil}, {attach.Entry, bpf.ProgCUDASyncContext, bpf.CUDAHitSyncContext, nil}}, ""},
+}
+
+// captures are the runtime's functions that make graphs. They are probed beside those of
+// the driver once one of the runtime's does not reach it: seen twice they do no harm.
+var captures = []probe{
+	{[]string{"cudaStreamBeginCapture", "cudaStreamBeginCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, rare, false},
+	{[]string{"cudaStreamEndCapture", "cudaStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, rare, false},
+	{[]string{"cudaStreamEndCapture", "cudaStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, rare, false},
+	{[]string{"cudaGraphInstantiate", "cudaGraphInstantiateWithFlags"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, false},
+	{[]string{"cudaGraphInstantiate", "cudaGraphInstantiateWithFlags"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, false},
+	{[]string{"cudaStreamWaitEvent", "cudaStreamWaitEvent_ptsz"}, attach.Entry, bpf.ProgCUDAWaitEvent, All, bpf.CUDAHitWaitEvent, false},
 }

@@ -352,6 +352,17 @@ func (l *Library) Close() error { return l.file.Close() }
 // Func finds a function by its name. The error wraps elf.ErrNoSymbol or elf.ErrFormat.
 func (l *Library) Func(symbol string) (elf.Func, error) { return l.elf.Func(symbol) }
 
+// Stepped tells whether a hit of what Attach puts there traps twice: the kernel executes
+// the instruction instead of emulating it. It is true where that is not certain.
+func (l *Library) Stepped(symbol string, where Where) bool {
+	fn, err := l.elf.Func(symbol)
+	if err != nil || where != Entry {
+		return true
+	}
+	at, ok := l.elf.Emulated(fn)
+	return !ok || at != fn.Offset
+}
+
 // Attach has a program run at a function in the process p, or at all its returns, by
 // means of "uprobe" or "uretprobe". On an error nothing is left attached. It wraps
 // ErrExited, bpf.ErrPermission, elf.ErrNoSymbol or elf.ErrFormat if that is the cause.

@@ -92,7 +92,7 @@ func gpuForward(t *testing.T, mode, kernel string) {
 	rate(t, e) // compiles what the first requests need
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "--cuda\tsteps\tlaunches\tcopies\tgraphs\tevents\twaits\ttraps per step\t")
+	fmt.Fprintln(w, "--cuda\tsteps\tlaunches\tcopies\tstreams\tgraphs\tevents\twaits\ttraps per step\t")
 	for _, counted := range []string{"all", "graph", "sampled"} {
 		e.idle(t)
 		_, from := gpuLog(t, log, 0)
@@ -125,7 +125,7 @@ func gpuForward(t *testing.T, mode, kernel string) {
 			return sum / (runs[1]["steps"] - runs[0]["steps"])
 		}
 		row := []float64{per("cuda_launch", "cuda_launch_ex", "cuda_launch_coop"), per("cuda_copy_in", "cuda_copy_out", "cuda_copy_device", "cuda_copy_other"),
-			per("cuda_launch_graph"), per("cuda_event_record"), per("cuda_sync_event", "cuda_sync_stream", "cuda_sync_context", "cuda_sync_exit")}
+			per("cuda_wait_event"), per("cuda_launch_graph"), per("cuda_event_record", "cuda_event_record_flags"), per("cuda_sync_event", "cuda_sync_stream", "cuda_sync_context", "cuda_sync_exit")}
 		sum := 0.0
 		fmt.Fprintf(w, "%s\t%.0f\t", counted, runs[1]["steps"]-runs[0]["steps"])
 		for _, x := range row {

@@ -114,8 +114,8 @@ func TestDevice(t *testing.T) {
 				before, after = after, r.GPU
 			}
 		}
-		launch, launchEx, err := objs.CUDALevels(cmd.Process.Pid)
-		t.Logf("round %d: runtime launches compared with the driver's: %+v, ExC %+v, %v", i, launch, launchEx, err)
+		seen, err := objs.CUDA(cmd.Process.Pid)
+		t.Logf("round %d: hits %v, runtime calls compared with the driver's: %+v, %v", i, seen.Hits, seen.Levels, err)
 		says, err := p.Settle()
 		t.Logf("round %d: settled: %q, %v", i, says, err)
 	}

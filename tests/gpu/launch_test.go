@@ -32,11 +32,17 @@ const (
 
 func startLauncher(t *testing.T, env ...string) *launcher {
 	t.Helper()
-	cmd := rigCommand(t, "launch", append(env, "FAKE_CUDA_KERNEL_NS=100")...)
+	return startApp(t, "launch", launches, env...)
+}
+
+// startApp starts an app that does n of something for a line of input.
+func startApp(t *testing.T, name string, n int, env ...string) *launcher {
+	t.Helper()
+	cmd := rigCommand(t, name, append(env, "FAKE_CUDA_KERNEL_NS=100")...)
 	if os.Getuid() != 0 {
 		t.Skip("not root: probes cannot be attached")
 	}
-	cmd.Args = append(cmd.Args, fmt.Sprint(launches))
+	cmd.Args = append(cmd.Args, fmt.Sprint(n))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +60,7 @@ func startLauncher(t *testing.T, env ...string) *launcher {
 	})
 	l := &launcher{t, cmd, in, bufio.NewReader(out)}
 	if s := l.line(); s != "ready" {
-		t.Fatalf("launch says %q", s)
+		t.Fatalf("%s says %q", name, s)
 	}
 	return l
 }

@@ -12,7 +12,6 @@ package governor
 
 import (
 	"fmt"
-	"math"
 	"sort"
 	"time"
 
@@ -87,6 +86,7 @@ type Governor struct {
 	costs   Costs
 	waiting func(name, file string) bool
 	probes  []*state
+	ladders []*climber
 	codes   map[uint64]code
 	last    int64
 }
@@ -107,11 +107,8 @@ type code struct {
 	waiting bool
 }
 
-// never is when a probe is tried again that others put in.
-const never = math.MaxInt64
-
 // New makes a governor for probes that are attached, but for those that are Out. waiting tells code that only waits
-// by its qualified name and file.
+// by its qualified name and file. p is not needed without probes.
 func New(p Prober, b Budget, costs Costs, waiting func(name, file string) bool, probes ...Probe) *Governor {
 	g := &Governor{prober: p, budget: b, costs: costs, waiting: waiting, codes: make(map[uint64]code)}
 	for _, x := range probes {
@@ -131,9 +128,15 @@ func (g *Governor) Told(n int, attached bool) {
 // Tick looks at the hits since the last tick and acts. at is CLOCK_MONOTONIC, ns;
 // ticks should be about a second apart. The windows are those of attached probes.
 func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
-	hits, err := g.prober.Hits()
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading hits: %w", err)
+	var hits []attach.CodeHits
+	if len(g.probes) > 0 {
+		var err error
+		if hits, err = g.prober.Hits(); err != nil {
+			return nil, nil, fmt.Errorf("reading hits: %w", err)
+		}
+	}
+	if err := g.look(at); err != nil {
+		return nil, nil, err
 	}
 	elapsed := at - g.last
 	first := g.last == 0
@@ -161,6 +164,9 @@ func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
 		return windows, changes, err
 	}
 	back, err := g.again(at)
+	if err == nil {
+		err = g.climb(at)
+	}
 	return windows, append(changes, back...), err
 }
 
@@ -245,18 +251,39 @@ func (g *Governor) code(addr uint64) code {
 	return c
 }
 
-// judge takes out probes that cost too much, the one that costs most first.
+// judge takes out probes that cost too much, the one that costs most first; ladders step
+// down.
 func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 	total := 0.0
-	order := make([]int, len(windows))
-	for i := range windows {
-		total += windows[i].Share
-		order[i] = i
+	type item struct {
+		share  float64
+		window *Window  // of a probe, or
+		ladder *climber // this
 	}
-	sort.SliceStable(order, func(a, b int) bool { return windows[order[a]].Share > windows[order[b]].Share })
+	var order []item
+	for i := range windows {
+		order = append(order, item{share: windows[i].Share, window: &windows[i]})
+	}
+	for _, c := range g.ladders {
+		order = append(order, item{share: c.share, ladder: c})
+	}
+	for _, x := range order {
+		total += x.share
+	}
+	sort.SliceStable(order, func(a, b int) bool { return order[a].share > order[b].share })
 	var changes []Change
-	for _, i := range order {
-		w := &windows[i]
+	for _, x := range order {
+		if x.ladder != nil {
+			dealt, err := g.judgeLadder(x.ladder, at, total)
+			if err != nil {
+				return changes, err
+			}
+			if dealt {
+				total -= x.share
+			}
+			continue
+		}
+		w := x.window
 		s := g.state(w.Probe.N)
 		reason := ""
 		switch turn := time.Duration(w.PerTurn * float64(w.Cost)); {

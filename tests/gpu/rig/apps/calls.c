@@ -8,7 +8,9 @@
  *
  * Each loop: attention<<<(3,2,1), 128>>> and gemm on a stream, an event that a second
  * stream waits for before a memset, a wait for the event. Then LOOPS launches of a graph of
- * four gemm, a copy and an event, for which the second stream waits. Then attention on the stream and gemm on the default stream.
+ * four gemm, two attention on the second stream, which joins the capture, a copy and an
+ * event, for which the second stream waits. Then attention on the stream, gemm on the second
+ * one and on the default stream.
  */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -74,7 +76,7 @@ int main(int argc, char **argv)
 {
 	int loops = argc > 1 ? atoi(argv[1]) : 3, i;
 	cudaStream_t s, other;
-	cudaEvent_t event, inside;
+	cudaEvent_t event, inside, joined;
 	enum cudaStreamCaptureStatus capturing;
 	cudaGraph_t graph;
 	cudaGraphExec_t exec;
@@ -117,6 +119,13 @@ int main(int argc, char **argv)
 	CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
 	for (i = 0; i < 4; i++)
 		launch_gemm(s, args);
+	CHECK(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+	CHECK(cudaEventRecord(joined, s));
+	CHECK(cudaStreamWaitEvent(other, joined, 0));
+	for (i = 0; i < 2; i++)
+		launch_attention(other, args);
+	CHECK(cudaEventRecord(joined, other));
+	CHECK(cudaStreamWaitEvent(s, joined, 0));
 	CHECK(cudaMemcpyAsync(scratch, device, sizeof host, cudaMemcpyDeviceToDevice, s));
 	CHECK(cudaEventCreateWithFlags(&inside, cudaEventDisableTiming));
 	CHECK(cudaEventRecordWithFlags(inside, s, cudaEventRecordExternal));
@@ -139,6 +148,7 @@ int main(int argc, char **argv)
 	CHECK(cudaStreamSynchronize(s));
 
 	launch_attention(s, args);
+	launch_gemm(other, args);
 	launch_gemm(0, args);
 	CHECK(cudaDeviceSynchronize());
 	CHECK(cudaFree(device));

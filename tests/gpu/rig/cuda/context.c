@@ -246,6 +246,11 @@ API CUresult cuCtxSynchronize(void)
 	return synchronize(current_context());
 }
 
+CUresult unexported_context_synchronize(void)
+{
+	return synchronize(current_context());
+}
+
 API CUresult cuCtxSynchronize_v2(CUcontext c)
 {
 	return synchronize(c ? c : current_context());

@@ -31,7 +31,7 @@ struct config {
 	long kernel_ns;
 	long launch_ns;
 	double bytes_per_ns;
-	bool alias;
+	long alias;
 	bool emulate;
 	bool trace_emulated;
 	long first_token, tokens;

@@ -38,8 +38,29 @@ static const struct {
 #include "names.h"
 };
 
+/* What cuGetProcAddress gives with FAKE_CUDA_ALIAS: functions that are not exported. */
 CUresult unexported_launch(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
 			   CUstream, void **, void **);
+CUresult unexported_graph_launch(CUgraphExec, CUstream);
+CUresult unexported_event_record(CUevent, CUstream);
+CUresult unexported_event_record_with_flags(CUevent, CUstream, unsigned);
+CUresult unexported_event_synchronize(CUevent);
+CUresult unexported_stream_synchronize(CUstream);
+CUresult unexported_context_synchronize(void);
+
+static const struct {
+	const char *name;
+	int from; /* FAKE_CUDA_ALIAS */
+	void *function;
+} aliases[] = {
+	{"cuLaunchKernel", 1, unexported_launch},
+	{"cuGraphLaunch", 2, unexported_graph_launch},
+	{"cuEventRecord", 2, unexported_event_record},
+	{"cuEventRecordWithFlags", 2, unexported_event_record_with_flags},
+	{"cuEventSynchronize", 2, unexported_event_synchronize},
+	{"cuStreamSynchronize", 2, unexported_stream_synchronize},
+	{"cuCtxSynchronize", 2, unexported_context_synchronize},
+};
 
 static void *find(const char *name, int version, bool per_thread)
 {
@@ -56,8 +77,9 @@ static void *find(const char *name, int version, bool per_thread)
 	for (i = 0; !found && i < sizeof symbols / sizeof *symbols; i++)
 		if (!strcmp(symbols[i].name, name))
 			found = symbols[i].function;
-	if (config()->alias && !per_thread && !strcmp(name, "cuLaunchKernel"))
-		found = unexported_launch;
+	for (i = 0; !per_thread && i < sizeof aliases / sizeof *aliases; i++)
+		if (config()->alias >= aliases[i].from && !strcmp(name, aliases[i].name))
+			found = aliases[i].function;
 	return found;
 }
 

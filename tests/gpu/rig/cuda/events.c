@@ -54,6 +54,16 @@ API CUresult cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned flags)
 	return record(e, PER_THREAD(s), flags);
 }
 
+CUresult unexported_event_record(CUevent e, CUstream s)
+{
+	return record(e, s, 0);
+}
+
+CUresult unexported_event_record_with_flags(CUevent e, CUstream s, unsigned flags)
+{
+	return record(e, s, flags);
+}
+
 static CUresult wait_event(CUstream s, CUevent e, unsigned flags)
 {
 	struct op o = {.kind = OP_WAIT, .event = e};
@@ -103,7 +113,7 @@ API CUresult cuEventQuery(CUevent e)
 	return query(e);
 }
 
-API CUresult cuEventSynchronize(CUevent e)
+static CUresult synchronize(CUevent e)
 {
 	uint64_t until;
 
@@ -113,6 +123,16 @@ API CUresult cuEventSynchronize(CUevent e)
 		pthread_cond_wait(&e->changed, &e->lock);
 	pthread_mutex_unlock(&e->lock);
 	return CUDA_SUCCESS;
+}
+
+API CUresult cuEventSynchronize(CUevent e)
+{
+	return synchronize(e);
+}
+
+CUresult unexported_event_synchronize(CUevent e)
+{
+	return synchronize(e);
 }
 
 static CUresult elapsed(float *ms, CUevent from, CUevent to)

@@ -343,6 +343,11 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream s)
 	return launch_graph(exec, s);
 }
 
+CUresult unexported_graph_launch(CUgraphExec exec, CUstream s)
+{
+	return launch_graph(exec, s);
+}
+
 API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream s)
 {
 	return launch_graph(exec, PER_THREAD(s));

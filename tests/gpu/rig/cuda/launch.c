@@ -37,7 +37,6 @@ API CUresult cuLaunchKernel_ptsz(LAUNCH_PARAMS, void **extra)
 	return launch(f, gx, gy, gz, bx, by, bz, shared, PER_THREAD(s), params);
 }
 
-/* Not exported: what cuGetProcAddress gives with FAKE_CUDA_ALIAS=1. */
 CUresult unexported_launch(LAUNCH_PARAMS, void **extra)
 {
 	return launch(f, gx, gy, gz, bx, by, bz, shared, s, params);

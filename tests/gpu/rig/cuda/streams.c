@@ -266,6 +266,11 @@ API CUresult cuStreamSynchronize(CUstream s)
 	return synchronize(s);
 }
 
+CUresult unexported_stream_synchronize(CUstream s)
+{
+	return synchronize(s);
+}
+
 API CUresult cuStreamSynchronize_ptsz(CUstream s)
 {
 	return synchronize(PER_THREAD(s));

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/gpu/cuda"
+	"inferspan/probes/attach/governor"
+	"inferspan/probes/note"
+	"inferspan/probes/target"
+	"inferspan/tests/cache"
+)
+
+// startApp starts a program of the rig (tests/gpu/rig/apps) that does n of something for a
+// line of input, and returns a function that has it do so.
+func startApp(t *testing.T, name string, n int) (pid int, do func()) {
+	t.Helper()
+	if os.Getenv("INFERSPAN_GPU") != "1" {
+		t.Skip("INFERSPAN_GPU=1 is not set: this test needs the fake GPU, which is built with NVIDIA's headers")
+	}
+	root, err := cache.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig, app := filepath.Join(root, "cuda-rig"), filepath.Join(t.TempDir(), name)
+	lib := filepath.Join(rig, "lib")
+	if _, err := os.Stat(filepath.Join(rig, ".complete")); err != nil {
+		t.Skipf("%v: \"make rig\" builds the fake GPU", err)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("not root: probes cannot be attached")
+	}
+	build := exec.Command("gcc", "-O1", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"), "-o", app,
+		"../tests/gpu/rig/apps/"+name+".c", filepath.Join(lib, "libcudart.so.13"))
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building %s.c: %v\n%s", name, err, out)
+	}
+	cmd := exec.Command(app, fmt.Sprint(n))
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+lib, "FAKE_CUDA_KERNEL_NS=100")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewReader(out)
+	if s, err := lines.ReadString('\n'); s != "ready\n" {
+		t.Fatalf("%s says %q, %v", name, s, err)
+	}
+	return cmd.Process.Pid, func() {
+		if _, err := io.WriteString(in, "\n"); err != nil {
+			t.Error(err)
+		}
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestGPUWorkGoverned: where launches come so fast that their traps cost more than the
+// budget, less is looked at, and the notes say what is missing and why; calm ones are all
+// looked at, and so are all without a budget.
+func TestGPUWorkGoverned(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		app    string
+		per    int // for a line
+		pause  time.Duration
+		asked  cuda.Mode
+		budget float64
+		want   cuda.Mode
+		within time.Duration
+	}{
+		{"calm", "launch", 2, 100 * time.Millisecond, cuda.All, 0.01, cuda.All, 6 * time.Second},
+		{"busy", "launch", 200, 0, cuda.All, 0.01, cuda.Graph, 40 * time.Second},
+		{"busy without a budget", "launch", 200, 0, cuda.All, math.Inf(1), cuda.All, 6 * time.Second},
+		{"graphs", "steps", 10, 0, cuda.Graph, 0.01, cuda.Off, 10 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pid, do := startApp(t, c.app, c.per)
+			objs, err := bpf.Load(bpf.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer objs.Close()
+			p := &inside{tracer: objs, notes: make(chan *event.Record, maxNotes), opt: LiveOptions{CUDA: c.asked, Budget: governor.Budget{Work: c.budget, Wait: math.MaxInt64}}}
+			g := p.gpuWork(&target.Process{PID: pid})
+			defer g.close()
+			g.govern(nil)
+			if g.governor == nil {
+				t.Fatal("the cost of a trap could not be measured")
+			}
+			t.Logf("a trap costs %+v", g.costs)
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(c.pause):
+						do()
+					}
+				}
+			}()
+			defer func() {
+				close(stop)
+				<-stopped
+			}()
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for end := time.Now().Add(c.within); time.Now().Before(end); <-tick.C {
+				g.look(context.Background())
+				if c.want != c.asked && g.mode == c.want {
+					break
+				}
+			}
+			g.look(context.Background())
+			if g.mode != c.want {
+				t.Errorf("%s is looked at after %v, want %s; %s", g.mode, c.within, c.want, g.reason)
+			}
+			var notes []note.Probe
+			for len(p.notes) > 0 {
+				n, err := note.Get[note.Probe](<-p.notes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				notes = append(notes, n)
+			}
+			steps := slices.Index(cuda.Modes, c.asked) - slices.Index(cuda.Modes, c.want)
+			if len(notes) != 1+steps || !notes[0].Active || notes[0].Source != string(c.asked) || notes[0].Lacks != "" {
+				t.Fatalf("notes %+v, want %d", notes, 1+steps)
+			}
+			if last := notes[steps]; steps > 0 && (last.Active != (c.want != cuda.Off) || !strings.Contains(last.Reason, "% of a core") || last.Active && last.Lacks == "") {
+				t.Errorf("the last note is %+v", last)
+			}
+			for _, n := range notes {
+				t.Logf("%+v", n)
+			}
+		})
+	}
+}
