@@ -113,9 +113,9 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// withSteps are recordings whose goldens show scheduler steps, too: chunked prompts
-// and preemptions.
-var withSteps = []string{"long", "preempt"}
+// withSteps are recordings whose goldens show scheduler steps, too: chunked prompts,
+// preemptions, and forward passes.
+var withSteps = []string{"long", "preempt", "cuda"}
 
 // firstDifference shows the first lines that differ, around the place where they do.
 func firstDifference(got, want []byte) string {
@@ -164,6 +164,7 @@ var recorded = []struct {
 	{"kv", []string{"long"}, 0},
 	{"sglang", []string{"stream", "prefix", "leave-mid"}, 2},
 	{"sglang-0.5.5", []string{"chat", "stream", "leave-mid"}, 3},
+	{"cuda", []string{"chat", "stream"}, 2},
 }
 
 // TestEntrySpans counts the entry spans of each recording against the plan of the

@@ -3,7 +3,8 @@
 #
 # usage: make.sh [NAME...]
 #
-# Needs root, "make build" and the installed engine. Without names it makes all.
+# Needs root, "make build" and the installed engines, for that on the fake GPU a C compiler.
+# Without names it makes all.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 dir=tests/captures
@@ -29,6 +30,7 @@ pooling|pooling|embeddings,score|
 kv|kv|long|
 sglang|sglang|stream,prefix,leave-mid|--count 2
 sglang-0.5.5|sglang_0_5_5|chat,stream,leave-mid|--count 3
+cuda|cuda|chat,stream|--count 2
 '
 flags_generate="--num-gpu-blocks-override 12 --max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
 flags_pooling="--runner pooling --convert embed"
@@ -39,6 +41,7 @@ flags_kv="--no-enable-prefix-caching --kv-transfer-config {\"kv_connector\":\"As
 # Nothing is to be seen of a scheduler that polls while it is idle.
 flags_sglang="--sleep-on-idle --chunked-prefill-size 64"
 flags_sglang_0_5_5="--sleep-on-idle --chunked-prefill-size 64"
+flags_cuda="--max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
 . tests/engines/common.sh
 # A path that is the same on every machine: recordings hold it.
 mkdir -p /tmp/models
@@ -82,14 +85,17 @@ idle() {
 
 names=("$@")
 port=8700
-for server in generate pooling kv sglang sglang_0_5_5; do
+for server in generate pooling kv sglang sglang_0_5_5 cuda; do
 	engine=tests/engines/vllm
 	unset VERSION
+	recorder=(bin/inferspan)
 	case $server in
 	sglang*) engine=tests/engines/sglang ;;
+	cuda) engine=tests/engines/vllm-cuda ;;
 	esac
 	case $server in
 	sglang_0_5_5) export VERSION=0.5.5 ;;
+	cuda) export CUDA_MODE=graph FAKE_CUDA_KERNEL_NS=20000 ;;
 	esac
 	list=$(grep -F "|$server|" <<<"$captures" | while IFS='|' read -r name rest; do if wanted "$name"; then echo "$name|$rest"; fi; done)
 	[ -n "$list" ] || continue
@@ -101,16 +107,26 @@ for server in generate pooling kv sglang sglang_0_5_5; do
 	pid=$("$engine/serve.sh" start --port "$port" --log "$work/engine.log" -- ${!flags})
 	url=http://127.0.0.1:$port
 	# What compiles on first use is not part of a recording.
-	if [ $server != pooling ] && [ $server != kv ]; then bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null; fi
+	case $server in
+	pooling | kv) ;;
+	cuda) bin/workload --url "$url" --scenarios chat,burst --seed 1 --log /dev/null ;; # logprobs are not to be had of the fake GPU
+	*) bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null ;;
+	esac
 	if [ $server = kv ]; then bin/workload --url "$url" --scenarios long --seed $seed --concurrency 1 --log /dev/null 2>/dev/null; fi
 	idle "$url"
+	if [ $server = cuda ]; then
+		# What NVML says is the rig's: an engine on the first of its GPUs.
+		CGO_ENABLED=1 CGO_CFLAGS="-O2 -Wno-deprecated-declarations" go build -trimpath -o "$work/inferspan" ./cmd/tracer
+		core=$(pgrep -P "$pid" -f EngineCore)
+		recorder=(env LD_LIBRARY_PATH="$CACHE/cuda-rig/lib" FAKE_NVML_PIDS="$core:1024" "$work/inferspan")
+	fi
 	while IFS='|' read -r name _ scenarios more; do
 		: >"$work/record.log" # else the last recording's line is found
 		# Whatever probes cost on this machine, the recording has what they see.
-		bin/inferspan record --pid "$pid" -o "$dir/$name.isr" --redact --probe-work 0 --probe-wait 0 --note "$scenarios, seed $seed" 2>"$work/record.log" &
-		recorder=$!
+		"${recorder[@]}" record --pid "$pid" -o "$dir/$name.isr" --redact --cuda all --probe-work 0 --probe-wait 0 --note "$scenarios, seed $seed" 2>"$work/record.log" &
+		recording=$!
 		for ((i = 0; i < 600; i++)); do
-			if grep -q attached "$work/record.log" || ! kill -0 $recorder; then break; fi
+			if grep -q attached "$work/record.log" || ! kill -0 $recording; then break; fi
 			sleep 0.1
 		done
 		grep -q attached "$work/record.log" || { cat "$work/record.log" >&2; exit 1; }
@@ -119,8 +135,8 @@ for server in generate pooling kv sglang sglang_0_5_5; do
 		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed $more --log /dev/null
 		idle "$url"
 		sleep 0.5
-		kill -INT $recorder
-		wait $recorder || { cat "$work/record.log" >&2; exit 1; }
+		kill -INT $recording
+		wait $recording || { cat "$work/record.log" >&2; exit 1; }
 		tail -n 1 "$work/record.log"
 		size=$(stat -c %s "$dir/$name.isr")
 		[ "$size" -le 204800 ] || { echo "make.sh: $name.isr has $size bytes, more than 200 KiB" >&2; exit 1; }
