@@ -49,14 +49,10 @@ for line in sys.stdin:
     print("done", flush=True)
 `
 
-// TestDevice is for a machine with a GPU (on_device.sh): it prints what the probes on the
-// real driver see of a program whose calls are known, and fails where they see less.
-func TestDevice(t *testing.T) {
-	python := os.Getenv("INFERSPAN_DEVICE_PYTHON")
-	if python == "" {
-		t.Skip("INFERSPAN_DEVICE_PYTHON is not set: this test needs a GPU, see on_device.sh")
-	}
-	cmd := exec.Command(python, "-c", deviceProgram)
+// startDeviceProgram starts the program; step has it do so many of each thing.
+func startDeviceProgram(t *testing.T) (pid int, step func()) {
+	t.Helper()
+	cmd := exec.Command(os.Getenv("INFERSPAN_DEVICE_PYTHON"), "-c", deviceProgram)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -69,10 +65,10 @@ func TestDevice(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	}()
+	})
 	lines := bufio.NewReader(out)
 	next := func(want string) {
 		t.Helper()
@@ -81,17 +77,33 @@ func TestDevice(t *testing.T) {
 		}
 	}
 	next("ready")
+	return cmd.Process.Pid, func() {
+		t.Helper()
+		if _, err := io.WriteString(in, "\n"); err != nil {
+			t.Fatal(err)
+		}
+		next("done")
+	}
+}
+
+// TestDevice is for a machine with a GPU (on_device.sh): it prints what the probes on the
+// real driver see of a program whose calls are known, and fails where they see less.
+func TestDevice(t *testing.T) {
+	if os.Getenv("INFERSPAN_DEVICE_PYTHON") == "" {
+		t.Skip("INFERSPAN_DEVICE_PYTHON is not set: this test needs a GPU, see on_device.sh")
+	}
+	pid, step := startDeviceProgram(t)
 	objs, err := bpf.Load(bpf.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer objs.Close()
-	driver, err := cuda.Driver(cmd.Process.Pid)
+	driver, err := cuda.Driver(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("driver %s", driver.Path)
-	p, err := cuda.Attach(objs, &target.Process{PID: cmd.Process.Pid}, cuda.All)
+	p, err := cuda.Attach(objs, &target.Process{PID: pid}, cuda.All)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +113,7 @@ func TestDevice(t *testing.T) {
 	}
 	var before, after event.GPU
 	for i := range 3 {
-		if _, err := io.WriteString(in, "\n"); err != nil {
-			t.Fatal(err)
-		}
-		next("done")
+		step()
 		rd := objs.Reader()
 		rd.SetDeadline(time.Now().Add(500 * time.Millisecond))
 		var r event.Record
@@ -114,7 +123,7 @@ func TestDevice(t *testing.T) {
 				before, after = after, r.GPU
 			}
 		}
-		seen, err := objs.CUDA(cmd.Process.Pid)
+		seen, err := objs.CUDA(pid)
 		t.Logf("round %d: hits %v, runtime calls compared with the driver's: %+v, %v", i, seen.Hits, seen.Levels, err)
 		says, err := p.Settle()
 		t.Logf("round %d: settled: %q, %v", i, says, err)

@@ -24,5 +24,13 @@ section "check"
 make -s build-nvml
 bin/inferspan check || echo "check ends with $?"
 
+failed=0
+
+section "NVML (tests/gpu, TestDeviceNVML)"
+CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations" INFERSPAN_DEVICE_PYTHON=$python \
+	go test -count=1 -v -run '^TestDeviceNVML$' ./tests/gpu || failed=1
+
 section "probes on a real driver (tests/gpu, TestDevice)"
-INFERSPAN_DEVICE_PYTHON=$python go test -count=1 -v -run '^TestDevice$' ./tests/gpu
+INFERSPAN_DEVICE_PYTHON=$python go test -count=1 -v -run '^TestDevice$' ./tests/gpu || failed=1
+
+exit $failed
