@@ -114,6 +114,7 @@ func lookInside(ctx context.Context, t insideTracer, e *target.Engine, probes ma
 		}
 	}
 	p.lookAtFronts(ctx, e, probes)
+	p.lookAtWorkers(ctx, e)
 	return p
 }
 

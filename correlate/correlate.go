@@ -225,6 +225,9 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.GPUMark:
 		c.tick(s.At)
 		c.gpuMark(s)
+	case *signal.MessageTaken:
+		c.tick(s.At)
+		c.messageTaken(s)
 	case *signal.GPUWait:
 		c.tick(s.At)
 		c.gpuWait(s)
@@ -333,6 +336,9 @@ var mattering = map[string]bool{
 
 // detach exports everything that is still open.
 func (c *Correlator) detach(at signal.Mono) {
+	for _, e := range c.engines {
+		c.letGo(e, len(e.held))
+	}
 	reqs := make([]*request, 0, c.reqs.n)
 	for r := c.reqs.head; r != nil; r = r.next {
 		reqs = append(reqs, r)

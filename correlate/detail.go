@@ -36,6 +36,9 @@ const maxDetails = 64
 
 func (c *Correlator) probeChange(s *signal.ProbeChange) {
 	e := c.engine(s.Engine)
+	if h := e.gpuHost(s.PID); h != nil && s.Probe == signal.DetailMessages {
+		h.unseen()
+	}
 	d := e.detail(s.Probe)
 	if d == nil {
 		if len(e.details) >= maxDetails {

@@ -43,6 +43,7 @@ type engine struct {
 	kernels     gpuKernels
 	energy      engineEnergy
 	ledger      gpuLedger
+	held        []*heldStep // in order
 }
 
 type process struct {
@@ -51,6 +52,7 @@ type process struct {
 	host                               string // as the engine names it
 	nspid                              uint32
 	tensorRank, pipelineRank, dataRank signal.Opt[int64]
+	rank                               signal.Opt[int64]
 	own                                []signal.KV
 	res                                *trace.Resource
 }
@@ -142,7 +144,7 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 		}
 		procs = append(procs, process{
 			pid: p.PID, role: p.Role, host: p.HostID, nspid: p.NSPID,
-			tensorRank: p.TensorRank, pipelineRank: p.PipelineRank, dataRank: p.DataRank,
+			tensorRank: p.TensorRank, pipelineRank: p.PipelineRank, dataRank: p.DataRank, rank: p.Rank,
 			own: cloneKV(p.Resource), res: old,
 		})
 	}

@@ -9,7 +9,8 @@ import (
 	"inferspan/correlate/trace"
 )
 
-// gpuHost follows what the thread of one process that schedules steps has its GPU do.
+// gpuHost follows what the thread of one process that schedules steps, or executes them as
+// a worker of its own, has its GPU do.
 //
 // What it calls for between two of its marks is of one step. Where the first is that of a
 // step's beginning, it is of that step, up to the beginning of the next; where the second
@@ -18,6 +19,7 @@ import (
 // told by when the event was recorded, not by the order.
 type gpuHost struct {
 	pid, tid uint32
+	core     uint32          // process that schedules, 0: not known yet
 	marks    uint32          // of the latest point
 	mark     signal.GPUPoint // the latest one, At 0 if there is none or some were lost
 	broken   bool            // marks were lost since the latest pass
@@ -25,7 +27,8 @@ type gpuHost struct {
 	passes   []*pass
 
 	busyUntil signal.Mono // done, of the latest pass that was shared out
-	settled   signal.Mono // beginning of the latest step that came
+	settled   signal.Mono // beginning of the latest step that came; of a worker its dispatch
+	reached   signal.Mono // of a worker: dispatch of the latest step that it began
 }
 
 // maxPasses bounds the passes of a host that are kept: one for each step under way, and
@@ -34,7 +37,9 @@ const maxPasses = 64
 
 // pass is the GPU work of one step.
 type pass struct {
-	step        signal.Mono // Launched of its Step, or Schedule if that has none
+	step        signal.Mono // Launched of its Step, or Schedule if that has none; of a worker's Dispatch, 0: of none
+	untold      bool        // of a worker: it is not known what message it is of
+	over        bool        // of a worker: it ended with the next step, or with no message to be worked on
 	begin       signal.Mono // nothing of it was called for before, or it is not seen whole
 	end         signal.Mono // nor behind, 0: up to the next one
 	torn        bool        // some of it, or what is not of it, is on the other side of a mark
@@ -76,7 +81,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		if s.Step == signal.StepUnmarked {
 			return
 		}
-		*h = gpuHost{pid: s.PID, tid: s.TID, busyUntil: h.busyUntil, settled: h.settled} // another thread schedules now
+		*h = gpuHost{pid: s.PID, tid: s.TID, core: h.core, busyUntil: h.busyUntil, settled: h.settled, reached: h.reached} // another thread schedules now
 	}
 	lost := s.Marks != h.marks+1
 	before := h.mark
@@ -92,13 +97,22 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		p.seen = p.first
 	}
 	switch s.Step {
+	case signal.StepTaken, signal.StepIdle:
+		if p != nil {
+			p.closed, p.over = true, s.Step == signal.StepIdle
+		}
+		if s.Step == signal.StepTaken {
+			h.add(&pass{untold: true, begin: s.At, from: s.GPUPoint, to: s.GPUPoint})
+		}
+		c.passesClosed(e)
 	case signal.StepBegins:
+		h.core = s.PID
 		if p != nil {
 			p.closed = true
 		}
 		h.add(&pass{step: s.At, begin: s.At, from: s.GPUPoint, to: s.GPUPoint})
 	case signal.StepLaunched:
-		h.behind = true
+		h.core, h.behind = s.PID, true
 		if s.Marks == 1 && s.Epoch == 1 {
 			before = signal.GPUPoint{At: e.lookedFrom(s.PID), Epoch: s.Epoch, Launches: s.Launches}
 		}
@@ -171,22 +185,32 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 		if p.end != 0 && p.end < s.Submitted {
 			return // of no step, or of one that is not launched yet
 		}
-		// A later event of the same step stands for more of it; other waits are for
-		// something on the way.
-		if !p.waited || s.Event && (!p.wait.Event || s.Submitted >= p.wait.Submitted) || !s.Event && !p.wait.Event {
-			p.wait, p.waited = *s, true
-		}
+		p.await(s)
 		return
+	}
+}
+
+// await notes a wait. A later event of the same step stands for more of it; other waits
+// are for something on the way.
+func (p *pass) await(s *signal.GPUWait) {
+	if !p.waited || s.Event && (!p.wait.Event || s.Submitted >= p.wait.Submitted) || !s.Event && !p.wait.Event {
+		p.wait, p.waited = *s, true
 	}
 }
 
 // find returns the place of a step's pass, -1 if there is none.
 func (h *gpuHost) find(s *signal.Step) int {
-	at := cmp.Or(s.Launched, s.Schedule)
-	if at <= 0 {
+	if h.workerOf(s.Core.PID) {
+		return h.at(s.Dispatch)
+	}
+	return h.at(cmp.Or(s.Launched, s.Schedule))
+}
+
+func (h *gpuHost) at(step signal.Mono) int {
+	if step <= 0 {
 		return -1
 	}
-	return slices.IndexFunc(h.passes, func(p *pass) bool { return p.step == at })
+	return slices.IndexFunc(h.passes, func(p *pass) bool { return p.step == step })
 }
 
 // passOf returns the pass of a step that has ended, nil if it was not seen whole.
@@ -268,11 +292,8 @@ func (p *pass) record(k clock) trace.Forward {
 	return f
 }
 
-// attrs puts what is known of a pass; of nil that is nothing.
+// attrs puts what is known of a pass.
 func (p *pass) attrs(a *attrs) {
-	if p == nil {
-		return
-	}
 	w := p.to.Work.Less(p.from.Work)
 	a.put(semconv.AttrInferspanForwardCounted, p.counted())
 	a.put(semconv.AttrInferspanForwardGraphs, w.Graphs)
@@ -294,13 +315,18 @@ func (p *pass) attrs(a *attrs) {
 	}
 }
 
-// span makes the child of a step's span for its pass, which ends when the host had the
-// outputs. It begins at launched, if that is not 0, where no launch is known to be the first.
-func (p *pass) span(step *trace.Span, off int64, launched signal.Mono) (trace.Span, bool) {
-	if p == nil || p.first == 0 && launched == 0 || !p.waited {
+// span makes the child of a step's span for a pass, which ends when the host had the
+// outputs; of a worker that does not wait for them, with its last launch. It begins at
+// launched, if that is not 0, where no launch is known to be the first.
+func (p workerPass) span(step *trace.Span, off int64, launched signal.Mono) (trace.Span, bool) {
+	if p.first == 0 && launched == 0 || !p.waited && !p.rank.OK {
 		return trace.Span{}, false
 	}
-	start, end := max(int64(cmp.Or(p.first, launched))+off, step.Start), min(int64(p.wait.At)+off, step.End)
+	to := p.last
+	if p.waited {
+		to = p.wait.At
+	}
+	start, end := max(int64(cmp.Or(p.first, launched))+off, step.Start), min(int64(to)+off, step.End)
 	if end < start {
 		return trace.Span{}, false
 	}
@@ -311,8 +337,12 @@ func (p *pass) span(step *trace.Span, off int64, launched signal.Mono) (trace.Sp
 	}
 	var f facts
 	f.b = append(append(f.b, step.TraceID[:]...), step.SpanID[:]...)
+	f.str(semconv.NameInferspanForward)
+	if p.rank.OK {
+		f.num(uint64(p.rank.V))
+	}
 	return trace.Span{
-		TraceID: step.TraceID, SpanID: f.str(semconv.NameInferspanForward).spanID(), ParentID: step.SpanID, TraceState: step.TraceState,
+		TraceID: step.TraceID, SpanID: f.spanID(), ParentID: step.SpanID, TraceState: step.TraceState,
 		Name: semconv.NameInferspanForward, Kind: trace.KindInternal, Start: start, End: end, Attrs: a, Resource: step.Resource,
 	}, true
 }

@@ -112,16 +112,20 @@ type gpuTime struct {
 	missing string // why the energy of one is not known
 }
 
-// busy returns the time of the step that began then, of which no other has a part.
+// busy returns the time of a step, of which no other has a part.
 func (h *gpuHost) busy(s *signal.Step, all bool) (from, to signal.Mono, method, reason string) {
 	k := h.find(s)
-	if s.Schedule <= 0 || k < 0 || !h.passes[k].waited || h.passes[k].torn {
+	began := s.Schedule
+	if k >= 0 && h.workerOf(s.Core.PID) {
+		began = h.passes[k].begin
+	}
+	if began <= 0 || k < 0 || !h.passes[k].waited || h.passes[k].torn {
 		return 0, 0, "", reasonPass
 	}
 	p := h.passes[k]
 	// Before its step begins nothing of it can be launched.
-	from, method = s.Schedule, methodStep
-	if all && p.from.Launches && p.from.Epoch == p.to.Epoch && p.first >= s.Schedule {
+	from, method = began, methodStep
+	if all && p.from.Launches && p.from.Epoch == p.to.Epoch && p.first >= began {
 		from, method = p.first, methodPass
 	}
 	from, to = max(from, h.busyUntil), p.wait.At
@@ -142,11 +146,10 @@ func (e *engine) launchesSeen() bool {
 // shareStep shares a step out to its requests. It comes after what the step says of them.
 func (c *Correlator) shareStep(co *core, s *signal.Step) {
 	e := co.eng
-	h := e.gpuHost(co.PID)
+	h := e.leader(s)
 	if h == nil {
 		return
 	}
-	h.settled = max(h.settled, s.Schedule)
 	from, to, method, reason := h.busy(s, e.launchesSeen())
 	l := &e.ledger
 	defer l.conclude(e)
@@ -289,7 +292,7 @@ func (l *gpuLedger) interval(c *Correlator, e *engine, i energyInterval) {
 		return
 	}
 	l.read = true
-	if len(e.gpuHosts) > 1 {
+	if !e.oneCaller() {
 		i.joules, i.reason = 0, cmp.Or(i.reason, reasonManyHosts)
 	}
 	n := 0
@@ -359,7 +362,7 @@ func (l *gpuLedger) conclude(e *engine) {
 	until := signal.Mono(1<<63 - 1)
 	for _, h := range e.gpuHosts {
 		for _, p := range h.passes {
-			if p.begin > h.settled {
+			if h.underWay(p) {
 				until = min(until, p.begin)
 				break
 			}
@@ -398,7 +401,7 @@ func (c *Correlator) energyKnown() {
 func (c *Correlator) gpuAttrs(v *view, a *attrs) {
 	r := v.r
 	e := r.core.eng
-	if r.steps == nil || e.gpuHost(r.core.PID) == nil {
+	if r.steps == nil || !e.calls(r.core.PID) {
 		return
 	}
 	g := r.gpu
@@ -459,7 +462,7 @@ func (l *gpuLedger) points(f families, e *engine, now signal.Mono) {
 	for _, n := range l.nobody {
 		f.add(semconv.MetricIDOwnGPUNobodyTime, float64(n.time)/1e9, e.res, e.model, n.reason)
 	}
-	if share := l.share(now); share.OK && len(e.gpuHosts) == 1 {
+	if share := l.share(now); share.OK && e.oneCaller() {
 		f.add(semconv.MetricIDOwnGPUEngineBusy, share.V, e.res, e.model, methodPass)
 	}
 }

@@ -435,6 +435,7 @@ var bounds = map[string][]float64{
 	semconv.MetricIDOwnStepDuration:                   stepBounds,
 	semconv.MetricIDOwnStepRun:                        stepBounds,
 	semconv.MetricIDOwnStepGap:                        gapBounds,
+	semconv.MetricIDOwnForwardSkew:                    gapBounds,
 	semconv.MetricIDOwnStepTokens:                     countBounds,
 	semconv.MetricIDOwnStepRequests:                   countBounds,
 }

@@ -36,6 +36,9 @@ func (c *Correlator) corePoints(f families, e *engine, co *core) {
 	f.hist(semconv.MetricIDOwnStepDuration, &t.duration, stepBounds, res, index)
 	f.hist(semconv.MetricIDOwnStepRun, &t.run, stepBounds, res, index)
 	f.hist(semconv.MetricIDOwnStepGap, &t.gap, gapBounds, res, index)
+	for k := range t.skew {
+		f.hist(semconv.MetricIDOwnForwardSkew, &t.skew[k], gapBounds, res, index, skewOf[k])
+	}
 	for k := range t.tokens {
 		f.hist(semconv.MetricIDOwnStepTokens, &t.tokens[k], countBounds, res, index, stepKinds[k])
 	}

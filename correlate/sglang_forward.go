@@ -23,19 +23,17 @@ func (b *threadBuilder) forwards(spans []trace.Span, t *thread, list []placed, a
 		if in < 0 {
 			continue
 		}
-		x, ok := k.pass.span(&spans[at+in], r.off, k.schedule)
-		if !ok {
-			continue
+		for _, x := range k.work.spans(&spans[at+in], r.off, k.schedule) {
+			a := attrs(x.Attrs)
+			putOpt(&a, semconv.AttrInferspanStepNumber, k.number)
+			putOpt(&a, semconv.AttrInferspanStepTokens, k.tokens)
+			putOpt(&a, semconv.AttrInferspanStepComputedTokens, k.computed)
+			x.Attrs = a
+			var f facts
+			f.b = append(append(f.b, x.TraceID[:]...), x.ParentID[:]...)
+			x.SpanID = f.str(semconv.NameInferspanForward).num(uint64(i)).spanID()
+			spans = append(spans, x)
 		}
-		a := attrs(x.Attrs)
-		putOpt(&a, semconv.AttrInferspanStepNumber, k.number)
-		putOpt(&a, semconv.AttrInferspanStepTokens, k.tokens)
-		putOpt(&a, semconv.AttrInferspanStepComputedTokens, k.computed)
-		x.Attrs = a
-		var f facts
-		f.b = append(append(f.b, x.TraceID[:]...), x.ParentID[:]...)
-		x.SpanID = f.str(semconv.NameInferspanForward).num(uint64(i)).spanID()
-		spans = append(spans, x)
 	}
 	return spans
 }

@@ -28,6 +28,7 @@ type stepTrack struct {
 	base   signal.Opt[int64] // the latest one when the core was looked at, before probes showed any
 
 	duration, run, gap, requests histogram
+	skew                         [len(skewOf)]histogram // of the ranks' launches
 	tokens                       [len(stepKinds)]histogram
 	iterations                   uint64 // steps that gave tokens
 	preemptions                  uint64
@@ -90,7 +91,7 @@ type chunk struct {
 	dispatched       bool
 	atDispatch       bool // schedule is
 	tokens, computed signal.Opt[int64]
-	pass             *pass // nil if not seen
+	work             *stepWork // nil if not seen
 }
 
 // maxChunks bounds the prefill steps kept of a request: a prompt of a million
@@ -112,7 +113,7 @@ func (c *Correlator) step(s *signal.Step) {
 	// About when it began.
 	began := cmp.Or(schedule, dispatch)
 	consecutive := c.follow(t, s)
-	pass := e.passOf(s)
+	work := e.workOf(s)
 	gap := signal.Opt[int64]{}
 	if consecutive && t.update != 0 && schedule != 0 {
 		gap = signal.Some(int64(schedule - t.update))
@@ -129,7 +130,7 @@ func (c *Correlator) step(s *signal.Step) {
 		r := c.stepRequest(co, q, cmp.Or(began, update))
 		busy = busy || q.Entry == signal.StepRunning || q.Entry == signal.StepResumed || (r != nil && r.arrivalSeen && r.added < t.update)
 		if r != nil {
-			c.requestStep(r, s, q, began, update, pass)
+			c.requestStep(r, s, q, began, update, work)
 		}
 	}
 	c.shareStep(co, s)
@@ -169,7 +170,9 @@ func (c *Correlator) step(s *signal.Step) {
 	co.m.stepState(s)
 	c.finishedBySteps(co, s.Finished)
 	if c.opt.StepRecords {
-		c.stepRecord(co, s, schedule, dispatch, update, gap, consecutive && !busy, pass)
+		c.stepRecord(co, s, schedule, dispatch, update, gap, consecutive && !busy, work)
+	} else if work != nil && work.workers {
+		c.hold(co, s, work, nil)
 	}
 	t.number, t.update, t.seen, t.ever, t.losses = s.Number, update, true, true, c.losses
 }
@@ -243,7 +246,7 @@ func (c *Correlator) stepRequest(co *core, q *signal.StepRequest, at signal.Mono
 	return c.newRequest(co, string(q.ID), at) // seen for the first time in mid-flight
 }
 
-func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, began, update signal.Mono, pass *pass) {
+func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepRequest, began, update signal.Mono, work *stepWork) {
 	if r.done && cmp.Or(update, began) > r.endAt {
 		return // scheduled before its end was known
 	}
@@ -267,12 +270,12 @@ func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepReque
 	}
 	switch q.Phase {
 	case signal.StepPrefillChunk:
-		n.chunk(s, q, began, update, pass)
+		n.chunk(s, q, began, update, work)
 		if update != 0 && r.outputs == 0 && c.opt.Precision >= 2 {
 			c.keep(r, semconv.EventPrefill, update, func(*attrs) {})
 		}
 	case signal.StepPrefillEnd:
-		n.chunk(s, q, began, update, pass)
+		n.chunk(s, q, began, update, work)
 		n.give(update)
 	case signal.StepDecode:
 		n.several = n.several || q.Tokens > 1
@@ -283,7 +286,7 @@ func (c *Correlator) requestStep(r *request, s *signal.Step, q *signal.StepReque
 	}
 }
 
-func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, update signal.Mono, pass *pass) {
+func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, update signal.Mono, work *stepWork) {
 	if len(n.chunks) >= maxChunks {
 		n.moreChunks = true
 		return
@@ -291,7 +294,7 @@ func (n *requestSteps) chunk(s *signal.Step, q *signal.StepRequest, began, updat
 	by := s.Method == signal.StepByDispatch
 	n.chunks = append(n.chunks, chunk{
 		number: s.Number, schedule: began, update: update, dispatched: by, atDispatch: by && s.Schedule <= 0,
-		tokens: notNegative(signal.Some(q.Tokens)), computed: notNegative(q.Computed), pass: pass,
+		tokens: notNegative(signal.Some(q.Tokens)), computed: notNegative(q.Computed), work: work,
 	})
 }
 
@@ -317,7 +320,7 @@ func (c *Correlator) stepsComplete(r *request) bool {
 }
 
 // stepRecord hands over a step.
-func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, update signal.Mono, gap signal.Opt[int64], idle bool, pass *pass) {
+func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, update signal.Mono, gap signal.Opt[int64], idle bool, work *stepWork) {
 	if !c.clock.ok {
 		return
 	}
@@ -337,8 +340,8 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, up
 	if s.Method == signal.StepByDispatch {
 		rec.Method = methodDispatch
 	}
-	if pass != nil {
-		rec.Forward = []trace.Forward{pass.record(c.clock)}
+	if work != nil && !work.workers {
+		rec.Forward = []trace.Forward{work.passes[0].record(c.clock)}
 	}
 	if len(s.Requests) > 0 {
 		rec.Requests = make([]trace.StepRequest, len(s.Requests))
@@ -356,6 +359,10 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, up
 	}
 	for _, id := range s.Preempted {
 		rec.Preempted = append(rec.Preempted, string(id))
+	}
+	if work != nil && work.workers {
+		c.hold(co, s, work, &rec)
+		return
 	}
 	c.sink(&trace.Tree{Steps: []trace.Step{rec}})
 }
@@ -431,7 +438,7 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 		if k.atDispatch {
 			a.put(semconv.AttrInferspanDerived, []string{spanStart})
 		}
-		k.pass.attrs(&a)
+		k.work.attrs(&a)
 		var f facts
 		f.b = append(append(f.b, prefill.TraceID[:]...), prefill.SpanID[:]...)
 		span := trace.Span{
@@ -439,9 +446,7 @@ func (c *Correlator) chunkSpans(spans []trace.Span, r *request, prefill *trace.S
 			Name: semconv.NameInferspanPrefillChunk, Kind: trace.KindInternal, Start: start, End: end, Attrs: a, Resource: prefill.Resource,
 		}
 		spans = append(spans, span)
-		if p, ok := k.pass.span(&span, r.off, 0); ok {
-			spans = append(spans, p)
-		}
+		spans = append(spans, k.work.spans(&span, r.off, 0)...)
 	}
 	return spans
 }

@@ -94,11 +94,14 @@ const (
 	AttrInferspanForwardCopies              = "inferspan.forward.copies"
 	AttrInferspanForwardCopyBytes           = "inferspan.forward.copy_bytes"
 	AttrInferspanForwardCounted             = "inferspan.forward.counted"
+	AttrInferspanForwardFirstLaunchSkew     = "inferspan.forward.first_launch_skew"
 	AttrInferspanForwardGap                 = "inferspan.forward.gap"
 	AttrInferspanForwardGraphKernels        = "inferspan.forward.graph_kernels"
 	AttrInferspanForwardGraphs              = "inferspan.forward.graphs"
 	AttrInferspanForwardKernels             = "inferspan.forward.kernels"
+	AttrInferspanForwardLastLaunchSkew      = "inferspan.forward.last_launch_skew"
 	AttrInferspanForwardLaunchTime          = "inferspan.forward.launch_time"
+	AttrInferspanForwardRank                = "inferspan.forward.rank"
 	AttrInferspanForwardWaitTime            = "inferspan.forward.wait_time"
 	AttrInferspanGPUBusID                   = "inferspan.gpu.bus_id"
 	AttrInferspanGPUEnergy                  = "inferspan.gpu.energy"
@@ -273,6 +276,7 @@ const (
 	MetricInferspanDroppedEvents                 = "inferspan_dropped_events"
 	MetricInferspanDroppedOutputs                = "inferspan_dropped_outputs"
 	MetricInferspanEvicted                       = "inferspan_evicted"
+	MetricInferspanForwardSkewSeconds            = "inferspan_forward_skew_seconds"
 	MetricInferspanGPUClock                      = "inferspan.gpu.clock"
 	MetricInferspanGPUEnergyPerOutputToken       = "inferspan.gpu.energy_per_output_token"
 	MetricInferspanGPUEngineBusy                 = "inferspan.gpu.engine.busy"
@@ -340,6 +344,7 @@ const (
 	MetricIDOwnDroppedEvents                         = "own.dropped_events"
 	MetricIDOwnDroppedOutputs                        = "own.dropped_outputs"
 	MetricIDOwnEvicted                               = "own.evicted"
+	MetricIDOwnForwardSkew                           = "own.forward_skew"
 	MetricIDOwnGPUBusyEnergy                         = "own.gpu_busy_energy"
 	MetricIDOwnGPUBusyTime                           = "own.gpu_busy_time"
 	MetricIDOwnGPUClock                              = "own.gpu_clock"
@@ -455,6 +460,7 @@ const (
 	DimInferspanGPUThrottleReason = "inferspan.gpu.throttle.reason"
 	DimInferspanGPUXID            = "inferspan.gpu.xid"
 	DimKind                       = "kind"
+	DimLaunch                     = "launch"
 	DimLayer                      = "layer"
 	DimMetric                     = "metric"
 	DimModelName                  = "model_name"
@@ -833,6 +839,9 @@ var OwnAttrs = []Attr{
 	{Name: "inferspan.step.computed_tokens", Type: "int", Unit: "{token}", Requirement: "conditional: known", Meaning: "tokens of the request that were computed before, those from the prefix cache included", On: []string{"step"}},
 	{Name: "inferspan.step.method", Type: "string", Unit: "none", Requirement: "conditional: the step was not seen by the clock", Meaning: "how it was seen: dispatch. Then the span begins when the workers were told of the step, unless the engine says when it was scheduled", Values: []string{"dispatch"}, On: []string{"step"}},
 	{Name: "inferspan.forward.counted", Type: "string", Unit: "none", Requirement: "conditional: calls of the CUDA driver in the step were seen", Meaning: "what the other values count: graph = only launches of graphs, all = kernels that are launched one by one and copies, too", Values: []string{"graph", "all"}, On: []string{"step"}},
+	{Name: "inferspan.forward.rank", Type: "int", Unit: "1", Requirement: "conditional: as inferspan.forward.counted, and workers are processes of their own", Meaning: "number of the worker among those of its core. The step of a prefill has the values of the worker that waits for the outputs", On: []string{"step"}},
+	{Name: "inferspan.forward.first_launch_skew", Type: "double", Unit: "s", Requirement: "conditional: tensor parallelism, and the passes of all ranks were seen, with launches that count", Meaning: "time from the first launch of the rank that was first to that of the rank that was last, in the host", On: []string{"step"}},
+	{Name: "inferspan.forward.last_launch_skew", Type: "double", Unit: "s", Requirement: "conditional: as inferspan.forward.first_launch_skew", Meaning: "the same of the last launches", On: []string{"step"}},
 	{Name: "inferspan.forward.kernels", Type: "int", Unit: "{kernel}", Requirement: "conditional: as inferspan.forward.counted, and it is all", Meaning: "kernels that the step launched one by one", On: []string{"step"}},
 	{Name: "inferspan.forward.graphs", Type: "int", Unit: "{graph}", Requirement: "conditional: as inferspan.forward.counted", Meaning: "CUDA graphs that the step launched; 0 is eager mode", On: []string{"step"}},
 	{Name: "inferspan.forward.graph_kernels", Type: "int", Unit: "{kernel}", Requirement: "conditional: as inferspan.forward.graphs, and all of them were seen being made", Meaning: "kernels in these graphs", On: []string{"step"}},
@@ -854,7 +863,7 @@ var OwnAttrs = []Attr{
 // OwnSpans are the spans beyond the documented ones.
 var OwnSpans = []Span{
 	{ID: "own.prefill_chunk", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.prefill_chunk", NameRegex: "^inferspan\\.prefill_chunk$", MinLevel: -1, Parents: []string{"vllm.v1.prefill"}, When: "step detail 2: one for each step of the prefill"},
-	{ID: "own.forward", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.forward", NameRegex: "^inferspan\\.forward$", MinLevel: -1, Parents: []string{"own.prefill_chunk", "sglang.stage.prefill_forward"}, When: "step detail 2, where calls of the CUDA driver are seen: from the first launch that counts to when the host had the outputs; in SGLang from the launch of the batch, if that is not known"},
+	{ID: "own.forward", Engine: "any", Version: "any", Layer: "step", NamePattern: "inferspan.forward", NameRegex: "^inferspan\\.forward$", MinLevel: -1, Parents: []string{"own.prefill_chunk", "sglang.stage.prefill_forward"}, When: "step detail 2, where calls of the CUDA driver are seen: from the first launch that counts to when the host had the outputs; in SGLang from the launch of the batch, if that is not known. One for each worker that is a process of its own, of those that do not wait for outputs to the last launch"},
 }
 
 // Metrics are the documented metrics, the OpenTelemetry histograms that stand beside them, and our own.
@@ -918,6 +927,7 @@ var Metrics = []Metric{
 	{ID: "own.step_duration", Name: "inferspan_step_duration_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "duration of a scheduler step, from the start of scheduling to its outputs", Condition: "always", Own: true},
 	{ID: "own.step_run", Name: "inferspan_step_run_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "time from the message that wakes the workers for a step to its outputs, of steps that are seen by that message", Condition: "always", Own: true},
 	{ID: "own.step_gap", Name: "inferspan_step_gap_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "time between a step and the next one while requests were there to be worked on; 0 if they overlap", Condition: "always", Own: true},
+	{ID: "own.forward_skew", Name: "inferspan_forward_skew_seconds", Instrument: "Histogram", Unit: "s", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "launch"}, Meaning: "how far the ranks of tensor parallelism are apart in a step: time from the first (or last) launch of the rank that was first to that of the rank that was last, in the host", Condition: "always", Own: true},
 	{ID: "own.step_tokens", Name: "inferspan_step_tokens", Instrument: "Histogram", Unit: "{token}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index", "kind"}, Meaning: "tokens computed in a step, by kind: prefill, decode, resumed (computed again after a preemption), unknown; steps without tokens of a kind are not counted for it", Condition: "always", Own: true},
 	{ID: "own.step_requests", Name: "inferspan_step_requests", Instrument: "Histogram", Unit: "{request}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "requests in a step (batch size)", Condition: "always", Own: true},
 	{ID: "own.steps_missed", Name: "inferspan_steps_missed", Instrument: "Counter", Unit: "{step}", Engine: "any", Version: "any", Group: "own", Dimensions: []string{"engine_index"}, Meaning: "steps that were not seen", Condition: "always", Own: true},

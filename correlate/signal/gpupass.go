@@ -7,6 +7,10 @@ const DetailForward = "forward"
 // those of libraries that do not use it are missing.
 const SourceRuntime = "runtime"
 
+// DetailMessages is the name of what probes in workers that are processes of their own
+// tell: at which message of their core they are.
+const DetailMessages = "messages"
+
 // GPUWork counts what a thread had its GPU do. Whatever waits in a stream counts when it
 // was called for.
 type GPUWork struct {
@@ -64,7 +68,24 @@ const (
 	// StepLaunched: the scheduler has launched a step; Launched of its Step is At. What the
 	// thread called for since its mark before this one is of that step.
 	StepLaunched
+	// StepTaken: a worker that is a process of its own takes a message of its core, which
+	// MessageTaken tells. What it calls for from here to the next one is of this message.
+	StepTaken
+	// StepIdle: such a worker has no message to work on.
+	StepIdle
 )
+
+// MessageTaken says which message of its core a worker took at a mark. It comes after the
+// mark, but not always before the next one.
+type MessageTaken struct {
+	At     Mono // of the mark
+	Engine EngineID
+	PID    uint32
+	Core   Core
+	// Step is the Dispatch of the step that the message has the worker execute; 0 if it is
+	// another message: what comes of it belongs to the step before.
+	Step Mono
+}
 
 // GPUWait: a thread waited for its GPU, up to At.
 type GPUWait struct {
@@ -82,5 +103,6 @@ type GPUWait struct {
 	Failed bool
 }
 
-func (*GPUMark) isSignal() {}
-func (*GPUWait) isSignal() {}
+func (*GPUMark) isSignal()      {}
+func (*MessageTaken) isSignal() {}
+func (*GPUWait) isSignal()      {}

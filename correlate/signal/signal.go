@@ -96,7 +96,8 @@ type Process struct {
 	TensorRank   Opt[int64]
 	PipelineRank Opt[int64]
 	DataRank     Opt[int64]
-	HostID       string // as the engine names its host, "" if not known
+	Rank         Opt[int64] // of a worker that is a process of its own: its number among those of its core
+	HostID       string     // as the engine names its host, "" if not known
 }
 
 // KV is a resource attribute. Value is a string, int64, float64, bool or []string.

@@ -32,12 +32,20 @@ type Step struct {
 
 	// Forward is what the step had its GPUs do, one for each worker; none if that is not seen.
 	Forward []Forward
+	// FirstLaunchSkew and LastLaunchSkew are how far the first launches of the ranks of
+	// tensor parallelism are apart, and their last ones, ns.
+	FirstLaunchSkew, LastLaunchSkew Int
 }
 
 // Forward is a forward pass of a worker, as its host saw it: when it called for work and
 // when it had waited for it, never when kernels ran. Times are ns since the epoch, 0 if not
 // known.
 type Forward struct {
+	// Rank and Begin are of a worker that is a process of its own: its number among those
+	// of its core, and when it took the message that has it execute the step.
+	Rank  Int
+	Begin int64
+
 	Counted string // "all": what is launched one by one and copies count, "graph": only graphs do
 	// Of what was called for in the step:
 	Kernels      Int // launched one by one; with Counted "all"

@@ -192,6 +192,10 @@ func (e *encoder) step(b []byte, s *trace.Step) []byte {
 	if len(s.Forward) > 0 {
 		b = append(b, `,"forward":`...)
 		b = appendArray(b, s.Forward, appendForward)
+		if len(s.Forward) > 1 {
+			num(`,"first_launch_skew_nano":`, s.FirstLaunchSkew)
+			num(`,"last_launch_skew_nano":`, s.LastLaunchSkew)
+		}
 	}
 	b = append(b, `,"resource":`...)
 	b = e.appendResource(b, s.Resource)
@@ -204,7 +208,13 @@ func appendForward(b []byte, f trace.Forward) []byte {
 		b = appendInt(b, v)
 	}
 	at := func(key string, ns int64) { num(key, trace.Int{V: ns, OK: ns != 0}) }
-	b = append(b, `{"counted":`...)
+	b = append(b, '{')
+	if f.Rank.OK {
+		num(`"rank":`, f.Rank)
+		at(`,"begin_unix_nano":`, f.Begin)
+		b = append(b, ',')
+	}
+	b = append(b, `"counted":`...)
 	b = appendString(b, f.Counted)
 	num(`,"kernels":`, f.Kernels)
 	num(`,"graphs":`, f.Graphs)

@@ -42,8 +42,13 @@ func announce(e *target.Engine) *signal.Engine {
 				res = append(res, kv)
 			}
 		}
+		var number signal.Opt[int64]
+		if p.Role == target.RoleWorker {
+			number = signal.Some(int64(p.Index))
+		}
 		s.Process = append(s.Process, signal.Process{
-			PID: uint32(p.PID), Role: string(p.Role), Resource: res, NSPID: uint32(p.NSPID), HostID: e.HostID,
+			Rank: number,
+			PID:  uint32(p.PID), Role: string(p.Role), Resource: res, NSPID: uint32(p.NSPID), HostID: e.HostID,
 			TensorRank: rank(p.Ranks.TP), PipelineRank: rank(p.Ranks.PP), DataRank: rank(p.Ranks.DP),
 		})
 	}

@@ -11,6 +11,12 @@ type stepper interface {
 	StepMark(pid, plan uint32) signal.StepMark
 }
 
+// marker is what the messages of an engine may learn from marks.
+type marker interface {
+	// Marked is called for each mark of a process, before the capture that it is of.
+	Marked(r *event.Record)
+}
+
 // gpuPoint passes on what a thread had its GPU do.
 func (d *Decoder) gpuPoint(r *event.Record, emit func(signal.Signal)) {
 	e := d.engine[r.PID]
@@ -41,6 +47,9 @@ func (d *Decoder) gpuPoint(r *event.Record, emit func(signal.Signal)) {
 		d.sig.mark = signal.GPUMark{GPUPoint: p}
 		if s, ok := e.msg.(stepper); ok {
 			d.sig.mark.Step = s.StepMark(r.PID, g.Plan)
+		}
+		if m, ok := e.msg.(marker); ok {
+			m.Marked(r)
 		}
 		emit(&d.sig.mark)
 	case event.GPUSyncEvent, event.GPUSyncStream, event.GPUSyncContext:

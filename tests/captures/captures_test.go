@@ -115,7 +115,7 @@ func TestReplay(t *testing.T) {
 
 // withSteps are recordings whose goldens show scheduler steps, too: chunked prompts,
 // preemptions, and forward passes.
-var withSteps = []string{"long", "preempt", "cuda"}
+var withSteps = []string{"long", "preempt", "cuda", "tensor-parallel"}
 
 // firstDifference shows the first lines that differ, around the place where they do.
 func firstDifference(got, want []byte) string {
@@ -163,6 +163,7 @@ var recorded = []struct {
 	{"pooling", []string{"embeddings", "score"}, 0},
 	{"kv", []string{"long"}, 0},
 	{"sglang", []string{"stream", "prefix", "leave-mid"}, 2},
+	{"tensor-parallel", []string{"chat"}, 3},
 	{"sglang-0.5.5", []string{"chat", "stream", "leave-mid"}, 3},
 	{"cuda", []string{"chat", "stream"}, 2},
 }

@@ -31,6 +31,7 @@ kv|kv|long|
 sglang|sglang|stream,prefix,leave-mid|--count 2
 sglang-0.5.5|sglang_0_5_5|chat,stream,leave-mid|--count 3
 cuda|cuda|chat,stream|--count 2
+tensor-parallel|cuda_2|chat|--count 3
 '
 flags_generate="--num-gpu-blocks-override 12 --max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
 flags_pooling="--runner pooling --convert embed"
@@ -41,6 +42,7 @@ flags_kv="--no-enable-prefix-caching --kv-transfer-config {\"kv_connector\":\"As
 # Nothing is to be seen of a scheduler that polls while it is idle.
 flags_sglang="--sleep-on-idle --chunked-prefill-size 64"
 flags_sglang_0_5_5="--sleep-on-idle --chunked-prefill-size 64"
+flags_cuda_2= # two workers
 flags_cuda="--max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
 . tests/engines/common.sh
 # A path that is the same on every machine: recordings hold it.
@@ -85,17 +87,18 @@ idle() {
 
 names=("$@")
 port=8700
-for server in generate pooling kv sglang sglang_0_5_5 cuda; do
+for server in generate pooling kv sglang sglang_0_5_5 cuda cuda_2; do
 	engine=tests/engines/vllm
 	unset VERSION
 	recorder=(bin/inferspan)
 	case $server in
 	sglang*) engine=tests/engines/sglang ;;
-	cuda) engine=tests/engines/vllm-cuda ;;
+	cuda | cuda_2) engine=tests/engines/vllm-cuda ;;
 	esac
 	case $server in
 	sglang_0_5_5) export VERSION=0.5.5 ;;
 	cuda) export CUDA_MODE=graph FAKE_CUDA_KERNEL_NS=20000 ;;
+	cuda_2) export CUDA_MODE=graph FAKE_CUDA_KERNEL_NS=20000 CUDA_DEVICES=2 ;;
 	esac
 	list=$(grep -F "|$server|" <<<"$captures" | while IFS='|' read -r name rest; do if wanted "$name"; then echo "$name|$rest"; fi; done)
 	[ -n "$list" ] || continue
@@ -109,7 +112,7 @@ for server in generate pooling kv sglang sglang_0_5_5 cuda; do
 	# What compiles on first use is not part of a recording.
 	case $server in
 	pooling | kv) ;;
-	cuda) bin/workload --url "$url" --scenarios chat,burst --seed 1 --log /dev/null ;; # logprobs are not to be had of the fake GPU
+	cuda | cuda_2) bin/workload --url "$url" --scenarios chat,burst --seed 1 --log /dev/null ;; # logprobs are not to be had of the fake GPU
 	*) bin/workload --url "$url" --scenarios chat,logprobs --seed 1 --log /dev/null 2>/dev/null ;;
 	esac
 	if [ $server = kv ]; then bin/workload --url "$url" --scenarios long --seed $seed --concurrency 1 --log /dev/null 2>/dev/null; fi
@@ -134,7 +137,7 @@ for server in generate pooling kv sglang sglang_0_5_5 cuda; do
 		# shellcheck disable=SC2086
 		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed $more --log /dev/null
 		idle "$url"
-		sleep 0.5
+		sleep 1.5 # after a second workers wait, which ends their last pass
 		kill -INT $recording
 		wait $recording || { cat "$work/record.log" >&2; exit 1; }
 		tail -n 1 "$work/record.log"

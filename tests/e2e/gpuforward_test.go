@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -18,6 +19,8 @@ import (
 
 // forward is a forward pass of a step, in its line.
 type forward struct {
+	Rank        *int   `json:"rank"`
+	Begin       int64  `json:"begin_unix_nano"`
 	Counted     string `json:"counted"`
 	Kernels     *int   `json:"kernels"`
 	Graphs      *int   `json:"graphs"`
@@ -79,21 +82,25 @@ func TestGPUForward(t *testing.T) {
 	}
 	defer stats.Close()
 	for _, tt := range []struct{ mode, kernel string }{{"eager", "2000"}, {"graph", "100000"}} {
-		t.Run(tt.mode, func(t *testing.T) { gpuForward(t, tt.mode, tt.kernel) })
+		t.Run(tt.mode, func(t *testing.T) { gpuForward(t, tt.mode, tt.kernel, 1, "all", "graph", "sampled") })
+	}
+	for _, tt := range []struct{ mode, kernel string }{{"eager", "2000"}, {"graph", "100000"}} {
+		t.Run(tt.mode+"-2", func(t *testing.T) { gpuForward(t, tt.mode, tt.kernel, 2, "all", "graph") })
 	}
 }
 
-func gpuForward(t *testing.T, mode, kernel string) {
+// gpuForward runs an engine on so many devices, by tensor parallelism if there are several.
+func gpuForward(t *testing.T, mode, kernel string, devices int, levels ...string) {
 	log := filepath.Join(outDir(t), "gpu.ndjson")
 	if err := os.RemoveAll(log); err != nil {
 		t.Fatal(err)
 	}
-	e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=" + kernel})
+	e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=" + kernel, "CUDA_DEVICES=" + strconv.Itoa(devices)})
 	rate(t, e) // compiles what the first requests need
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "--cuda\tsteps\tlaunches\tcopies\tstreams\tgraphs\tevents\twaits\ttraps per step\t")
-	for _, counted := range []string{"all", "graph", "sampled"} {
+	for _, counted := range levels {
 		e.idle(t)
 		_, from := gpuLog(t, log, 0)
 		tr := attach(t, e, "--cuda", counted, "--steps", "2", "--probe-work", "0", "--probe-wait", "0")
@@ -122,7 +129,7 @@ func gpuForward(t *testing.T, mode, kernel string) {
 			for _, p := range programs {
 				sum += runs[1][p] - runs[0][p]
 			}
-			return sum / (runs[1]["steps"] - runs[0]["steps"])
+			return sum / (runs[1]["steps"] - runs[0]["steps"]) / float64(devices)
 		}
 		row := []float64{per("cuda_launch", "cuda_launch_ex", "cuda_launch_coop"), per("cuda_copy_in", "cuda_copy_out", "cuda_copy_device", "cuda_copy_other"),
 			per("cuda_wait_event"), per("cuda_launch_graph"), per("cuda_event_record", "cuda_event_record_flags"), per("cuda_sync_event", "cuda_sync_stream", "cuda_sync_context", "cuda_sync_exit")}
@@ -136,18 +143,105 @@ func gpuForward(t *testing.T, mode, kernel string) {
 		if counted == "graph" && sum > 12 {
 			t.Errorf("%.2f traps per step with --cuda graph: it is to be a few, however many kernels there are", sum)
 		}
+		if devices > 1 {
+			time.Sleep(1500 * time.Millisecond) // after a second without a message workers wait for one: the last pass has ended
+		}
 		spans, steps := splitSteps(tr.mustStop(t))
 		ops, _ := gpuLog(t, log, from)
-		checkForward(t, counted, steps, ops)
-		checkForwardSpans(t, spans)
+		if devices == 1 {
+			checkForward(t, counted, true, steps, ops)
+		} else {
+			t.Logf("hits of probes on interpreters: %.2f per step and device", per("py_hit"))
+			checkWorkers(t, e, counted, devices, steps, ops)
+		}
+		checkForwardSpans(t, spans, devices)
 	}
 	w.Flush()
-	t.Logf("traps on the CUDA driver per scheduler step, %s mode\n%s", mode, &b)
+	t.Logf("traps on the CUDA driver per scheduler step and device, %s mode\n%s", mode, &b)
+}
+
+// checkWorkers compares the passes of each worker with what its thread called for, which
+// begin when it took the message of the step, and how far they are apart.
+func checkWorkers(t *testing.T, e *engine, counted string, n int, steps []*span, ops []gpuOp) {
+	t.Helper()
+	f := faults{t: t}
+	defer f.end("passes of workers, --cuda " + counted)
+	of := make([][]*span, n)
+	apart := 0
+	for i, s := range steps {
+		if len(s.Forward) != n {
+			f.add("step %d (%d of %d) has %d passes", s.Step, i+1, len(steps), len(s.Forward))
+			continue
+		}
+		var first, last []int64
+		for rank, p := range s.Forward {
+			if p.Rank == nil || *p.Rank != rank || p.Begin == 0 {
+				f.add("step %d: pass %d is of rank %s, begun at %d", s.Step, rank, intText(p.Rank), p.Begin)
+			}
+			one := *s
+			one.Start, one.Forward = p.Begin, []forward{p}
+			of[rank] = append(of[rank], &one)
+			first, last = append(first, p.First), append(last, p.Last)
+		}
+		for _, x := range []struct {
+			what string
+			got  *int64
+			at   []int64
+		}{{"first", s.FirstSkew, first}, {"last", s.LastSkew, last}} {
+			known := !slices.Contains(x.at, 0)
+			if (x.got != nil) != known || known && *x.got != slices.Max(x.at)-slices.Min(x.at) {
+				f.add("step %d: ranks' %s launches are at %v", s.Step, x.what, x.at)
+			}
+			if known {
+				apart++
+			}
+		}
+	}
+	t.Logf("--cuda %s: ranks' launches were compared %d times", counted, apart)
+	for rank := range of {
+		pid := workerPID(t, e, rank)
+		var own []gpuOp
+		for _, o := range ops {
+			if o.Tid == pid {
+				own = append(own, o)
+			}
+		}
+		t.Logf("rank %d, process %d", rank, pid)
+		checkForward(t, counted, rank == 0, of[rank], own)
+	}
+}
+
+// workerPID finds the worker of a rank among the grandchildren of the API server.
+func workerPID(t *testing.T, e *engine, rank int) int {
+	t.Helper()
+	children := func(pid int) (pids []int) {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, task := range tasks {
+			b, _ := os.ReadFile(task)
+			for _, x := range strings.Fields(string(b)) {
+				if n, err := strconv.Atoi(x); err == nil {
+					pids = append(pids, n)
+				}
+			}
+		}
+		return pids
+	}
+	for _, core := range children(e.pid) {
+		for _, pid := range children(core) {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if strings.HasPrefix(string(b), fmt.Sprintf("VLLM::Worker_TP%d", rank)) {
+				return pid
+			}
+		}
+	}
+	t.Fatalf("no worker of rank %d", rank)
+	return 0
 }
 
 // checkForward: the operations of each step, which are those called for from its beginning
-// to that of the next, are as its forward pass says.
-func checkForward(t *testing.T, counted string, steps []*span, ops []gpuOp) {
+// to that of the next, are as its forward pass says. waits: the thread's outputs are waited
+// for.
+func checkForward(t *testing.T, counted string, waits bool, steps []*span, ops []gpuOp) {
 	t.Helper()
 	f := faults{t: t}
 	defer f.end("forward passes, --cuda " + counted)
@@ -237,6 +331,12 @@ func checkForward(t *testing.T, counted string, steps []*span, ops []gpuOp) {
 		} else if p.First != 0 {
 			f.add("step %d: a launch at %d, the log has none", s.Step, p.First)
 		}
+		if !waits {
+			if p.Submitted != 0 || p.Done != 0 || p.Bound != "" {
+				f.add("step %d: a wait of a rank that does not wait: %+v", s.Step, p)
+			}
+			continue
+		}
 		if event == nil {
 			f.add("step %d: no event in the log for the one recorded at %d", s.Step, p.Submitted)
 			continue
@@ -282,7 +382,7 @@ func intText(n *int) string {
 }
 
 // checkForwardSpans: each is within the step of its prefill.
-func checkForwardSpans(t *testing.T, spans []*span) {
+func checkForwardSpans(t *testing.T, spans []*span, devices int) {
 	t.Helper()
 	f := faults{t: t}
 	defer f.end("spans of forward passes")
@@ -298,12 +398,23 @@ func checkForwardSpans(t *testing.T, spans []*span) {
 	if len(chunks) == 0 {
 		f.add("no steps of prefills")
 	}
+	passes := map[string]int{}
 	for _, s := range spans {
 		if s.Name != "inferspan.forward" {
 			continue
 		}
+		passes[s.ParentID]++
 		if c := chunks[s.ParentID]; c == nil || s.Start < c.Start || s.End > c.End || s.End <= s.Start {
 			f.add("span %s is not within a step: %+v", s.SpanID, c)
 		}
+		if _, ok := s.number("inferspan.forward.rank"); ok != (devices > 1) {
+			f.add("span %s of %d devices: %v", s.SpanID, devices, s.Attrs)
+		}
 	}
+	for id, n := range passes {
+		if n != devices {
+			f.add("step %s of a prefill has %d passes", id, n)
+		}
+	}
+	t.Logf("%d steps of prefills, %d of them with spans of passes", len(chunks), len(passes))
 }

@@ -44,7 +44,9 @@ type span struct {
 		ID     string  `json:"id"`
 		Tokens float64 `json:"tokens"`
 	} `json:"requests"`
-	Forward []forward `json:"forward"`
+	Forward   []forward `json:"forward"`
+	FirstSkew *int64    `json:"first_launch_skew_nano"`
+	LastSkew  *int64    `json:"last_launch_skew_nano"`
 }
 
 func (s *span) text(key string) string { v, _ := s.Attrs[key].(string); return v }

@@ -75,6 +75,7 @@ type Decoder struct {
 	cores       map[uint32]*core
 	inside      map[uint32]bool     // processes whose core is part of a program
 	captures    map[uint32]captures // by process
+	workers     []*worker           // that are processes of their own
 	stamps      stamps
 	tokenizer   map[uint32]*tokenizer // by front end
 	texted      map[string]bool       // requests whose tokens are seen being turned into text
@@ -111,6 +112,7 @@ type core struct {
 	sent               map[uint64]sent // latest message by socket
 	steps              steps
 	dispatches         dispatches
+	told               told
 	arrivals           arrivals // where it is part of a program
 	// Of its configuration.
 	spec          signal.Opt[int64] // draft tokens
@@ -143,7 +145,7 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, inside: map[uint32]bool{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, inside: map[uint32]bool{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}, workers: workersOf(e)}
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:

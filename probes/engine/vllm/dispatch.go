@@ -60,6 +60,7 @@ func (d *Decoder) dispatchSeen(c *core, at signal.Mono, v reading, cut bool, emi
 		d.stats.Other++ // a part of a long message, before the wake-up
 		return
 	}
+	d.toldWorkers(c, at, v, true, emit)
 	x := &c.dispatches
 	x.counted++
 	number, numbered := v.int(slotStep)

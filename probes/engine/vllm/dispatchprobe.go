@@ -51,11 +51,15 @@ func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
 	to := plan.New(planDispatch, plan.Func(moduleExecutor, "MultiprocExecutor.execute_model"), depthDispatch)
 	// A long message is several sends, of which the wake-up is the last.
 	to.Frame(plan.Func(moduleQueue, "SpinCondition.notify"), depthNotify).Local("self").Addr(slotNotify.String())
-	out := to.Local("scheduler_output").Addr(slotOutput.String())
 	step := "EngineCore.step"
 	if queue, err := p.core.Attr("batch_queue"); err == nil && !queue.IsNone() {
 		step = "EngineCore.step_with_batch_queue"
 	}
+	plans := []*plan.Plan{to}
+	if p.onCUDA() {
+		plans = append(plans, p.messagePlans(to, plan.Func(moduleCore, step)))
+	}
+	out := to.Local("scheduler_output").Addr(slotOutput.String())
 	self := to.Frame(plan.Func(moduleCore, step), depthCore).Local("self").Attr("scheduler")
 	p.state(self)
 	p.inFlight(to, depthCore)
@@ -71,7 +75,17 @@ func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
 		Lacks:  missing,
 		ZMQ:    "zmq_msg_send",
 		Watches: []engine.Watch{
-			{Caller: plan.Func(moduleSocket, "Socket.send"), Plans: []*plan.Plan{to}},
+			{Caller: plan.Func(moduleSocket, "Socket.send"), Plans: plans},
 		},
 	}, true
+}
+
+// onCUDA reports whether the workers may call the CUDA driver, so that their messages are of interest.
+func (p *Peeker) onCUDA() bool {
+	device, err := p.config.Path("device_config", "device_type")
+	if err != nil {
+		return true
+	}
+	name, err := device.Str()
+	return err != nil || name == "cuda"
 }

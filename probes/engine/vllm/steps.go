@@ -18,6 +18,10 @@ const (
 	planSchedule = "schedule"
 	planUpdate   = "update"
 	planDispatch = "dispatch"
+	planMessage  = "message"   // a core's message to its workers that is no step
+	planTake     = "take"      // a worker takes a message; slots as of the ring before that
+	planTakeLong = "take_long" // one that came by a socket; as after that
+	planIdle     = "idle"      // it waits for one
 )
 
 // slot is a value of a capture that the decoder reads.
@@ -53,6 +57,9 @@ const (
 	slotOuts      // the outputs there: id, number of tokens
 	slotEnds      // of the same: finish reason, result of pooling
 	slotNotify    // at a dispatch: the object that wakes the workers
+	slotQueue     // of messages to workers: its object
+	slotPlace     // of it: index of the next message
+	slotPlaces    // and how many it has
 	slotStamp     // the core's stamp of a message, s
 	slotEngine    // index of the core
 	slotText      // the first text of a call of the tokenizer: its address
@@ -77,7 +84,7 @@ var slotNames = [slots]string{"step", "in_flight", "held_back", "running", "wait
 	"output", "tokens", "preempted", "finished", "scheduled", "new", "computed", "resumed",
 	"loading", "loaded", "unloaded", "listed", "lengths",
 	"prompts", "outputs", "ends",
-	"notify", "stamp", "engine", "text", "chars", "texts", "id", "prompt", "arrival",
+	"notify", "queue", "place", "places", "stamp", "engine", "text", "chars", "texts", "id", "prompt", "arrival",
 	"lora", "adapter", "temperature", "top_p", "top_k", "max_tokens", "n", "logprobs", "stop"}
 
 func (s slot) String() string { return slotNames[s] }
@@ -189,6 +196,9 @@ func (d *Decoder) probeNote(r *event.Record) error {
 		l.overhead = n.Overhead
 		d.captures[r.PID][id] = l
 	}
+	if n.Detail == signal.DetailMessages {
+		d.watched(r.PID, n.Active)
+	}
 	if n.Detail == signal.DetailStamps && !n.Active {
 		delete(d.stamps.on, r.PID)
 	}
@@ -216,6 +226,13 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 		d.updated(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
 	case planDispatch:
 		d.dispatchSeen(d.core(r.PID, 0), at, v, r.Capture.Flags&event.CaptureCut != 0, emit)
+	case planMessage:
+		if n := v.value(slotNotify); n != nil && n.Tag == capture.TagAddr {
+			d.toldWorkers(d.core(r.PID, 0), at, v, false, emit)
+		}
+	case planTake, planTakeLong:
+		d.takes(r.PID, at, v, l.plan == planTakeLong, emit)
+	case planIdle: // its mark says it all
 	case planArrive:
 		d.arrived(d.core(r.PID, 0), at, v)
 	case planEncode:
@@ -231,8 +248,13 @@ func (d *Decoder) Capture(r *event.Record, emit func(signal.Signal)) {
 
 // StepMark tells what the moment of a plan's captures is to a step.
 func (d *Decoder) StepMark(pid, plan uint32) signal.StepMark {
-	if d.captures[pid][plan].plan == planSchedule {
+	switch d.captures[pid][plan].plan {
+	case planSchedule:
 		return signal.StepBegins
+	case planTake, planTakeLong:
+		return signal.StepTaken
+	case planIdle:
+		return signal.StepIdle
 	}
 	return signal.StepUnmarked
 }

@@ -1,0 +1,262 @@
+package vllm_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
+	"inferspan/probes/engine/vllm"
+	"inferspan/probes/engine/vllm/vllmtest"
+	"inferspan/probes/note"
+	"inferspan/probes/target"
+)
+
+const (
+	messagePlan = 31
+	takePlan    = 32
+	longPlan    = 33
+	idlePlan    = 34
+
+	worker0, worker1 = 5000, 5001
+)
+
+var (
+	toldSlots = append([]string{"queue", "place", "places"}, dispatchSlots...)
+	takeSlots = []string{"place"}
+)
+
+// ring plays a core that writes messages to a ring of places, and two workers that take
+// them, each step by step as the real ones, at times of its own.
+type ring struct {
+	t       *testing.T
+	d       *vllm.Decoder
+	rng     *rand.Rand
+	places  int
+	at      uint64
+	lose    float64 // share of records, in runs
+	losing  [3]bool // the core's, and the workers'
+	written int     // messages
+	count   int     // steps
+	outside bool    // the message that is being written is outside of a step
+	phase   int     // of the core: 0 free, 1 written, 2 woken
+	woken   uint64
+	steps   map[int]uint64 // messages that are steps: time of the wake-up
+	workers [2]ringWorker
+	truth   map[signal.Mono]map[uint32]int // message by time and worker
+	tied    map[uint32]map[int]bool
+	lost    int
+	alone   bool // no message is outside of a step
+}
+
+type ringWorker struct {
+	pid    uint32
+	seen   bool // its probes are in
+	taken  int
+	phase  int
+	at     uint64
+	marks  uint32
+	weight float64
+}
+
+func newRing(t *testing.T, seed uint64, lose float64) *ring {
+	e := vllmtest.SyntheticEngine("0.32.0")
+	if classes["0.32.0"] == nil {
+		classes["0.32.0"] = structs(t, "0.32.0")
+	}
+	e.Structs = classes["0.32.0"]
+	r := &ring{t: t, rng: rand.New(rand.NewPCG(seed, 9)), places: 10, at: 1000, lose: lose, steps: map[int]uint64{},
+		truth: map[signal.Mono]map[uint32]int{}, tied: map[uint32]map[int]bool{}}
+	for i, pid := range []uint32{worker0, worker1} {
+		e.Processes = append(e.Processes, target.Process{PID: int(pid), PPID: vllmtest.SyntheticCore, Role: target.RoleWorker, Index: i})
+		r.workers[i] = ringWorker{pid: pid, weight: 0.2 + 3*r.rng.Float64()}
+		r.tied[pid] = map[int]bool{}
+	}
+	d, err := vllm.NewDecoder(e, vllm.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.d = d
+	for pid, plans := range map[uint32]map[uint32]note.Plan{
+		core:    {dispatchPlan: {Name: "dispatch", Slots: toldSlots}, messagePlan: {Name: "message", Slots: toldSlots}},
+		worker0: {takePlan: {Name: "take", Slots: takeSlots}, longPlan: {Name: "take_long", Slots: takeSlots}, idlePlan: {Name: "idle"}},
+		worker1: {takePlan: {Name: "take", Slots: takeSlots}, longPlan: {Name: "take_long", Slots: takeSlots}, idlePlan: {Name: "idle"}},
+	} {
+		n, err := note.Put(note.KindProbe, pid, 1, note.Probe{Detail: map[bool]string{true: "steps", false: "messages"}[pid == core], Active: true, Plans: plans})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Note(n, r.emit)
+	}
+	return r
+}
+
+func (r *ring) emit(s signal.Signal) {
+	m, ok := s.(*signal.MessageTaken)
+	if !ok {
+		return
+	}
+	number, ok := r.truth[m.At][m.PID]
+	if !ok {
+		r.t.Fatalf("nothing was taken at %d", m.At)
+	}
+	if want := signal.Mono(r.steps[number]); m.Step != want || m.Core.PID != core {
+		r.t.Fatalf("worker %d took message %d, of step %d, at %d: %+v", m.PID, number, want, m.At, m)
+	}
+	r.tied[m.PID][number] = true
+}
+
+// gone decides whether the next record of an actor is lost.
+func (r *ring) gone(actor int) bool {
+	if r.lose == 0 {
+		return false
+	}
+	if r.losing[actor] {
+		r.losing[actor] = r.rng.Float64() < 0.9 // several at once
+	} else {
+		r.losing[actor] = r.rng.Float64() < r.lose
+	}
+	if r.losing[actor] {
+		r.lost++
+	}
+	return r.losing[actor]
+}
+
+// turn lets one of the three do its next piece.
+func (r *ring) turn(sees bool) {
+	r.at += 1 + r.rng.Uint64N(50)
+	x := r.rng.Float64() * (1 + r.workers[0].weight + r.workers[1].weight)
+	for i := range r.workers {
+		if x -= r.workers[i].weight; x < 0 {
+			r.take(i)
+			return
+		}
+	}
+	switch r.phase {
+	case 0:
+		for i := range r.workers {
+			if r.written-r.workers[i].taken >= r.places {
+				return // it has not taken what is in the place
+			}
+		}
+		r.written++
+		r.phase = 1
+	case 1:
+		r.woken = r.at
+		if r.outside = !r.alone && r.rng.IntN(50) == 0; !r.outside && r.rng.Float64() < 0.6 {
+			r.steps[r.written] = r.at
+			r.count++
+		}
+		r.phase = 2
+	default:
+		r.phase = 0
+		if !sees || r.gone(0) {
+			return
+		}
+		plan := uint32(messagePlan)
+		values := []vllmtest.Slot{val("queue", vllmtest.Addr(0x77)), val("place", r.written%r.places), val("places", r.places), val("notify", vllmtest.Addr(0x100))}
+		if r.steps[r.written] != 0 {
+			plan = dispatchPlan
+			values = append(values, val("output", vllmtest.Addr(0x1000)), val("in_flight", 0))
+		}
+		if !r.outside {
+			values = append(values, val("step", r.count))
+		}
+		c := vllmtest.Capture(r.woken, core, plan, toldSlots, values...)
+		r.d.Capture(&c, r.emit)
+		if r.rng.IntN(20) == 0 {
+			other := vllmtest.Capture(r.woken, core, messagePlan, toldSlots, val("queue", vllmtest.Addr(0x88)), val("place", 3), val("places", r.places), val("notify", vllmtest.Addr(0x200)))
+			r.d.Capture(&other, r.emit) // to another queue
+		}
+	}
+}
+
+// take has a worker begin to read a message, or be done with it.
+func (r *ring) take(i int) {
+	w := &r.workers[i]
+	if w.phase == 0 {
+		if w.taken == r.written {
+			return
+		}
+		w.at, w.phase = r.at, 1
+		if r.truth[signal.Mono(r.at)] == nil {
+			r.truth[signal.Mono(r.at)] = map[uint32]int{}
+		}
+		r.truth[signal.Mono(r.at)][w.pid] = w.taken + 1
+		return
+	}
+	w.phase = 0
+	w.taken++
+	if !w.seen {
+		return
+	}
+	plan, place := uint32(takePlan), (w.taken-1)%r.places
+	if r.rng.IntN(15) == 0 {
+		plan, place = longPlan, w.taken%r.places
+	}
+	w.marks++
+	if !r.gone(1 + i) {
+		m := event.Record{Header: event.Header{Time: w.at, Kind: event.KindGPU, PID: w.pid, TID: w.pid}}
+		m.GPU.What, m.GPU.Plan, m.GPU.Marks = event.GPUMark, plan, w.marks
+		if is := r.d.StepMark(w.pid, plan); is != signal.StepTaken {
+			r.t.Fatalf("a mark at a message is %d", is)
+		}
+		r.d.Marked(&m)
+	}
+	if !r.gone(1 + i) {
+		c := vllmtest.Capture(w.at, w.pid, plan, takeSlots, val("place", place))
+		r.d.Capture(&c, r.emit)
+	}
+	if r.rng.IntN(10) == 0 {
+		w.marks++
+		m := event.Record{Header: event.Header{Time: r.at, Kind: event.KindGPU, PID: w.pid, TID: w.pid}}
+		m.GPU.What, m.GPU.Plan, m.GPU.Marks = event.GPUMark, idlePlan, w.marks
+		if is := r.d.StepMark(w.pid, idlePlan); is != signal.StepIdle {
+			r.t.Fatalf("a mark where it waits is %d", is)
+		}
+		r.d.Marked(&m)
+	}
+}
+
+// TestPropertyMessages: a worker that is some messages behind, or takes one before the core
+// has woken it, is never said to have taken another one, whatever is lost; and while nothing
+// is lost, each message is known after the first one that is.
+func TestPropertyMessages(t *testing.T) {
+	for _, lose := range []float64{0, 0.01, 0.1} {
+		t.Run(fmt.Sprint(lose), func(t *testing.T) {
+			ties, messages, lost := 0, 0, 0
+			for seed := range uint64(300) {
+				r := newRing(t, seed, lose)
+				r.alone = seed%2 == 0
+				from := [3]int{}
+				for i := range from {
+					from[i] = r.rng.IntN(400)
+				}
+				for n := range 3000 {
+					for i := range r.workers {
+						r.workers[i].seen = n >= from[i]
+					}
+					r.turn(n >= from[2])
+				}
+				for i := range r.workers {
+					w := &r.workers[i]
+					messages += w.taken
+					ties += len(r.tied[w.pid])
+					known := false
+					for n := 1; n <= min(w.taken, r.written-2) && lose == 0 && r.alone; n++ {
+						known = known || r.tied[w.pid][n]
+						if known && !r.tied[w.pid][n] {
+							t.Fatalf("seed %d: worker %d: message %d of %d is not known", seed, i, n, w.taken)
+						}
+					}
+				}
+				lost += r.lost
+			}
+			t.Logf("%d of %d messages known, %d records lost", ties, messages, lost)
+			if ties == 0 {
+				t.Error("no message is known")
+			}
+		})
+	}
+}
