@@ -277,6 +277,7 @@ int BPF_KPROBE(py_hit)
 		if (py_run(s, room, watch->plans[i]))
 			break;
 	}
+	__sync_fetch_and_add(&probe->captured_ns, bpf_ktime_get_ns() - s->rec.h.ts);
 	py_leave(s);
 	return 0;
 }

@@ -216,34 +216,27 @@ func (o *Objects) RemoveProbe(pid int, addr uint64) error {
 	return nil
 }
 
-// ProbeHits returns how often the probe at an address was hit since SetProbe.
-func (o *Objects) ProbeHits(pid int, addr uint64) (uint64, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return 0, os.ErrClosed
-	}
-	var p tracerPyProbe
-	if err := o.objs.PyProbes.Lookup(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, &p); err != nil {
-		return 0, fmt.Errorf("hits of a probe of process %d: %w", pid, err)
-	}
-	return p.Hits, nil
+// ProbeUse is what became of a probe since SetProbe.
+type ProbeUse struct {
+	Hits uint64
+	// Calls of the function that were timed, at a return, and how long they took in all:
+	// ns, with what measuring adds.
+	Timed, TimedNS uint64
+	CapturedNS     uint64 // the program was at captures in all, ns
 }
 
-// ProbeTimes returns how many calls of the function were timed since SetProbe, at the
-// return that stands at an address, and how long they took in all, in ns. It has what
-// measuring adds.
-func (o *Objects) ProbeTimes(pid int, addr uint64) (calls, ns uint64, err error) {
+// ProbeUse returns what became of the probe at an address.
+func (o *Objects) ProbeUse(pid int, addr uint64) (ProbeUse, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return 0, 0, os.ErrClosed
+		return ProbeUse{}, os.ErrClosed
 	}
 	var p tracerPyProbe
 	if err := o.objs.PyProbes.Lookup(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, &p); err != nil {
-		return 0, 0, fmt.Errorf("times of a probe of process %d: %w", pid, err)
+		return ProbeUse{}, fmt.Errorf("use of a probe of process %d: %w", pid, err)
 	}
-	return p.Timed, p.Ns, nil
+	return ProbeUse{Hits: p.Hits, Timed: p.Timed, TimedNS: p.Ns, CapturedNS: p.CapturedNs}, nil
 }
 
 // Watch has plans tried, in turn, when code with this address calls the function of
@@ -295,7 +288,7 @@ type Hit struct {
 }
 
 // Hits returns the counts, the most frequent first. The map keeps some thousand
-// code objects and forgets the ones that called the longest time ago; ProbeHits
+// code objects and forgets the ones that called the longest time ago; ProbeUse
 // has them all.
 func (o *Objects) Hits() ([]Hit, error) {
 	o.mu.Lock()

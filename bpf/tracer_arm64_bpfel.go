@@ -166,14 +166,15 @@ type tracerPyPlan struct {
 }
 
 type tracerPyProbe struct {
-	_       structs.HostLayout
-	Hits    uint64
-	Timed   uint64
-	Ns      uint64
-	Id      uint32
-	Flags   uint32
-	Process uint32
-	Pad     uint32
+	_          structs.HostLayout
+	Hits       uint64
+	Timed      uint64
+	Ns         uint64
+	CapturedNs uint64
+	Id         uint32
+	Flags      uint32
+	Process    uint32
+	Pad        uint32
 }
 
 type tracerPyProbeKey struct {

@@ -109,9 +109,10 @@ struct py_probe_key {
 };
 
 struct py_probe {
-	__u64 hits;  /* counted by the program */
-	__u64 timed; /* of these, returns of calls whose beginning was seen */
-	__u64 ns;    /* these calls took in all */
+	__u64 hits;        /* counted by the program */
+	__u64 timed;       /* of these, returns of calls whose beginning was seen */
+	__u64 ns;          /* these calls took in all */
+	__u64 captured_ns; /* captures took in all */
 	__u32 id;
 	__u32 flags;   /* enum capture_flags to set, and PY_UNLOCKED */
 	__u32 process; /* index of the interpreter */

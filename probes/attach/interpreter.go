@@ -30,8 +30,7 @@ type PythonTracer interface {
 	NewProbe() uint32
 	SetProbe(pid int, addr uint64, probe, flags uint32) error
 	RemoveProbe(pid int, addr uint64) error
-	ProbeHits(pid int, addr uint64) (uint64, error)
-	ProbeTimes(pid int, addr uint64) (calls, ns uint64, err error)
+	ProbeUse(pid int, addr uint64) (bpf.ProbeUse, error)
 	Watch(pid int, probe uint32, code uint64, plans ...uint32) error
 	Hits() ([]bpf.Hit, error)
 }

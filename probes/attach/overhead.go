@@ -62,14 +62,14 @@ func timingOverhead(t PythonTracer, stepped bool) (time.Duration, error) {
 		for range each {
 			result = nothing(result)
 		}
-		c, n, err := t.ProbeTimes(pid, at)
+		use, err := t.ProbeUse(pid, at)
 		if err != nil {
 			return fail(err)
 		}
-		if c > calls {
-			means = append(means, float64(n-ns)/float64(c-calls))
+		if use.Timed > calls {
+			means = append(means, float64(use.TimedNS-ns)/float64(use.Timed-calls))
 		}
-		calls, ns = c, n
+		calls, ns = use.Timed, use.TimedNS
 	}
 	if len(means) < rounds {
 		return fail(fmt.Errorf("the probes saw %d of %d calls", calls, rounds*each))

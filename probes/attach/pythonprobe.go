@@ -2,6 +2,7 @@ package attach
 
 import (
 	"os"
+	"slices"
 	"time"
 
 	"inferspan/probes/python/plan"
@@ -89,33 +90,33 @@ type CodeHits struct {
 	Count   uint64
 }
 
-// ProbeHits returns how often probe n of the report was hit since it was attached, at
-// entry and returns together; 0 while it is not attached.
-func (i *Interpreter) ProbeHits(n int) (uint64, error) {
-	return i.hitsAt(func() []uint64 { return i.probes[n].at })
+// Use is how a probe was used since it was attached; nothing while it is not.
+type Use struct {
+	Hits     uint64        // at entry and returns together
+	Returns  uint64        // of these, at returns
+	Captured time.Duration // the program was at captures
 }
 
-// ReturnHits returns how many of these were at returns.
-func (i *Interpreter) ReturnHits(n int) (uint64, error) {
-	return i.hitsAt(func() []uint64 { return i.probes[n].returns() })
-}
-
-// hitsAt sums the hits at addresses, which are asked for under the lock.
-func (i *Interpreter) hitsAt(addrs func() []uint64) (uint64, error) {
+// Use returns how probe n of the report was used.
+func (i *Interpreter) Use(n int) (u Use, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed {
-		return 0, os.ErrClosed
+		return Use{}, os.ErrClosed
 	}
-	var sum uint64
-	for _, addr := range addrs() {
-		hits, err := i.tracer.ProbeHits(i.pid, addr)
+	returns := i.probes[n].returns()
+	for _, addr := range i.probes[n].at {
+		at, err := i.tracer.ProbeUse(i.pid, addr)
 		if err != nil {
-			return 0, err
+			return Use{}, err
 		}
-		sum += hits
+		u.Hits += at.Hits
+		u.Captured += time.Duration(at.CapturedNS)
+		if slices.Contains(returns, addr) {
+			u.Returns += at.Hits
+		}
 	}
-	return sum, nil
+	return u, nil
 }
 
 // ProbeTimes returns how many calls of the function of probe n of the report, which is
@@ -128,11 +129,11 @@ func (i *Interpreter) ProbeTimes(n int) (calls, ns uint64, err error) {
 		return 0, 0, os.ErrClosed
 	}
 	for _, addr := range i.probes[n].returns() {
-		c, t, err := i.tracer.ProbeTimes(i.pid, addr)
+		at, err := i.tracer.ProbeUse(i.pid, addr)
 		if err != nil {
 			return 0, 0, err
 		}
-		calls, ns = calls+c, ns+t
+		calls, ns = calls+at.Timed, ns+at.TimedNS
 	}
 	return calls, ns, nil
 }

@@ -95,11 +95,14 @@ func TestHits(t *testing.T) {
 				}
 				m[name] += h.Count
 			}
-			n, err := i.ProbeHits(0)
+			u, err := i.Use(0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return m, n
+			if u.Captured <= 0 || u.Captured > time.Second {
+				t.Errorf("captures took %v", u.Captured)
+			}
+			return m, u.Hits
 		}
 		prog.do("spin 1000")
 		prog.do("nested")
@@ -269,8 +272,8 @@ func TestReturns(t *testing.T) {
 				t.Errorf("%s: capture %d: flags %#x and %v", path, n, rs[n].Capture.Flags, m)
 			}
 		}
-		if hits, err := i.ProbeHits(0); err != nil || hits != 6 {
-			t.Errorf("%d hits, %v", hits, err)
+		if u, err := i.Use(0); err != nil || u.Hits != 6 {
+			t.Errorf("%d hits, %v", u.Hits, err)
 		}
 		i.Close()
 		o.Close()

@@ -100,8 +100,8 @@ func TestUnlocked(t *testing.T) {
 				t.Errorf("%s: %q came %d times", path, k, n)
 			}
 		}
-		if n, err := i.ProbeHits(0); err != nil || n != calls*threads {
-			t.Errorf("%d hits, %v", n, err)
+		if u, err := i.Use(0); err != nil || u.Hits != calls*threads {
+			t.Errorf("%d hits, %v", u.Hits, err)
 		}
 		if err := i.Close(); err != nil {
 			t.Error(err)

@@ -38,8 +38,7 @@ const (
 // Prober is the part of attach.Interpreter that is needed.
 type Prober interface {
 	Hits() ([]attach.CodeHits, error)
-	ProbeHits(n int) (uint64, error)
-	ReturnHits(n int) (uint64, error)
+	Use(n int) (attach.Use, error)
 	Detach(n int, reason string) error
 	Reattach(n int) error
 	CodeName(code uint64) (name, file string, err error)
@@ -74,9 +73,11 @@ type Window struct {
 	// PerTurn is how often a loop that waits calls each time round: a loop goes
 	// through several functions, of which each calls once a turn at most.
 	PerTurn float64
-	Cost    time.Duration // of a hit, on average
-	Share   float64       // of one core, by the calls that work
-	Caller  string        // code that works and calls most, "" if there is none
+	Cost    time.Duration // of a hit, on average, but for what is captured
+	// Captured is the time in captures. It counts as work: waiting code is not watched.
+	Captured time.Duration
+	Share    float64 // of one core, by the calls that work
+	Caller   string  // code that works and calls most, "" if there is none
 }
 
 // Governor watches over the probes of one process. It is for one goroutine.
@@ -94,8 +95,7 @@ type Governor struct {
 type state struct {
 	Probe
 	attached bool
-	total    uint64 // hits at the last tick
-	returns  uint64 // of these, at returns
+	use      attach.Use // up to the last tick
 	codes    map[uint64]uint64
 	strikes  int
 	retryAt  int64
@@ -121,7 +121,7 @@ func New(p Prober, b Budget, costs Costs, waiting func(name, file string) bool, 
 // stays so until they put it in.
 func (g *Governor) Told(n int, attached bool) {
 	if s := g.state(n); s != nil {
-		s.attached, s.strikes, s.total, s.returns, s.retryAt = attached, 0, 0, 0, never
+		s.attached, s.strikes, s.use, s.retryAt = attached, 0, attach.Use{}, never
 	}
 }
 
@@ -153,7 +153,7 @@ func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
 		if first || elapsed <= 0 {
 			continue
 		}
-		w.Share = float64(w.Work) * float64(w.Cost) / float64(elapsed)
+		w.Share = (float64(w.Work)*float64(w.Cost) + float64(w.Captured)) / float64(elapsed)
 		windows = append(windows, w)
 	}
 	if first {
@@ -172,18 +172,14 @@ func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
 
 // window sums up the calls of one probe since the last tick.
 func (g *Governor) window(s *state, hits []attach.CodeHits) (Window, error) {
-	total, err := g.prober.ProbeHits(s.N)
+	use, err := g.prober.Use(s.N)
 	if err != nil {
 		return Window{}, fmt.Errorf("reading hits of the probe for %s: %w", s.Detail, err)
 	}
-	returns, err := g.prober.ReturnHits(s.N)
-	if err != nil {
-		return Window{}, fmt.Errorf("reading hits of the probe for %s: %w", s.Detail, err)
-	}
-	w := Window{Probe: s.Probe}
-	all := total - min(total, s.total)
-	w.Cost = g.cost(s.Probe, all, min(returns-min(returns, s.returns), all))
-	s.total, s.returns = total, returns
+	all := use.Hits - min(use.Hits, s.use.Hits)
+	w := Window{Probe: s.Probe, Captured: use.Captured - min(use.Captured, s.use.Captured)}
+	w.Cost = g.cost(s.Probe, all, min(use.Returns-min(use.Returns, s.use.Returns), all))
+	s.use = use
 	var most, mostWaiting uint64
 	for _, h := range hits {
 		if h.Probe != s.Number {
@@ -323,7 +319,7 @@ func (g *Governor) again(at int64) ([]Change, error) {
 			s.retryAt = at + int64(s.pause)
 			return changes, fmt.Errorf("putting the probe for %s back: %w", s.Detail, err)
 		}
-		s.attached, s.total, s.returns, s.retryAt = true, 0, 0, never
+		s.attached, s.use, s.retryAt = true, attach.Use{}, never
 		changes = append(changes, Change{Probe: s.Probe, Attached: true})
 	}
 	return changes, nil

@@ -15,6 +15,7 @@ type fake struct {
 	hits     map[uint64]uint64
 	attached map[int]bool
 	returns  uint64
+	captured time.Duration
 	base     uint64 // hits when the probe was attached
 	err      error
 }
@@ -31,10 +32,14 @@ func (f *fake) Hits() ([]attach.CodeHits, error) {
 
 func (f *fake) total() uint64 { return f.hits[0] + f.hits[1] + f.hits[2] + f.hits[3] }
 
-func (f *fake) ProbeHits(int) (uint64, error)  { return f.total() - f.base, nil }
-func (f *fake) ReturnHits(int) (uint64, error) { return f.returns, nil }
-func (f *fake) Detach(n int, _ string) error   { f.attached[n] = false; return nil }
-func (f *fake) Reattach(n int) error           { f.attached[n] = true; f.base = f.total(); return nil }
+func (f *fake) Use(int) (attach.Use, error) {
+	return attach.Use{Hits: f.total() - f.base, Returns: f.returns, Captured: f.captured}, nil
+}
+func (f *fake) Detach(n int, _ string) error { f.attached[n] = false; return nil }
+func (f *fake) Reattach(n int) error {
+	f.attached[n], f.base, f.captured = true, f.total(), 0
+	return nil
+}
 func (f *fake) CodeName(c uint64) (name, file string, err error) {
 	switch c {
 	case 1:
@@ -106,6 +111,26 @@ func TestWorkOverBudget(t *testing.T) {
 				t.Error("the probe is still there")
 			}
 		})
+	}
+}
+
+// TestCapturesAreWork: what captures take counts by the clock, however few there are.
+func TestCapturesAreWork(t *testing.T) {
+	f, at := newFake(), second
+	g := New(f, DefaultBudget, Costs{Emulated: time.Microsecond}, waits, Probe{Number: 9, Detail: "steps"})
+	for _, c := range []struct {
+		took time.Duration // in a second
+		out  bool
+	}{{9 * time.Millisecond, false}, {10 * time.Millisecond, true}} {
+		var changes []Change
+		for range 3 {
+			f.captured += c.took
+			got, _ := run(t, g, f, &at, 1, 1, 100)
+			changes = append(changes, got...)
+		}
+		if (len(changes) > 0) != c.out {
+			t.Errorf("captures of %v a second: changes %+v, want one: %v", c.took, changes, c.out)
+		}
 	}
 }
 
