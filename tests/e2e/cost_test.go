@@ -27,7 +27,7 @@ func cost(t *testing.T, e *engine) {
 	}
 	defer stats.Close()
 	before := rate(t, e)
-	tr := attach(t, e)
+	tr := attach(t, e, governed...)
 	one := load(t, e, tr, "one at a time", workload.Options{Seed: 31, Concurrency: 1, Count: 24, Plain: true})
 	many := load(t, e, tr, "32 at a time", workload.Options{Seed: 32, Concurrency: 32, Count: 384, Plain: true})
 	during := rate(t, e)

@@ -102,7 +102,7 @@ func TestFrontTruth(t *testing.T) {
 	c := collectortest.Start(t)
 	e := startEngine(t, []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf", "OTEL_SERVICE_NAME=vllm-front", "OTEL_BSP_SCHEDULE_DELAY=200"},
 		"--otlp-traces-endpoint", c.Endpoint+"/v1/traces", "--max-num-seqs", "64")
-	tr := attach(t, e, "--probe-work", "0", "--detokenize-sample", "1")
+	tr := attach(t, e, "--detokenize-sample", "1")
 	e.withProbes(t)
 	began := time.Now().UnixNano()
 	n := e.load(t, 160, 32, 24)
@@ -198,7 +198,7 @@ func TestFrontDefault(t *testing.T) {
 
 func frontDefault(t *testing.T, flags []string) {
 	e := startEngine(t, nil, append([]string{"--max-num-seqs", "64"}, flags...)...)
-	tr := attach(t, e, "--probe-work", "0")
+	tr := attach(t, e)
 	e.withProbes(t)
 	began := time.Now().UnixNano()
 	n := e.load(t, 64, 16, 24)
@@ -237,7 +237,7 @@ func frontDefault(t *testing.T, flags []string) {
 func TestFrontSilent(t *testing.T) {
 	need(t)
 	e := startEngine(t, nil, "--max-num-seqs", "64", "--disable-log-stats")
-	tr := attach(t, e, "--probe-work", "0")
+	tr := attach(t, e)
 	e.withProbes(t)
 	began := time.Now().UnixNano()
 	n := e.load(t, 32, 16, 12)

@@ -60,7 +60,7 @@ func TestGPUEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + gpu})
-			tr := attach(t, e, "--precision", "2", "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+			tr := attach(t, e, "--precision", "2", "--steps", "1")
 			before, done := e.metrics(t), len(gpuBatches(t, gpu))
 			log := e.playNamed(t, workload.Options{Seed: 1}, "chat", "stream", "completions", "burst")
 			tr.settle(t, len(log))
@@ -216,7 +216,7 @@ func gpuTraps(t *testing.T, mode string) {
 	e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode}, "--max-num-seqs", "128")
 	rate(t, e) // compiles what the first requests need
 	before := bestRate(t, e)
-	tr := attach(t, e, "--cuda", "off", "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+	tr := attach(t, e, "--cuda", "off", "--steps", "1")
 	time.Sleep(5 * time.Second) // until the steps are seen
 	one, many := e.trapsAt(t, tr, 1, 100, 900), e.trapsAt(t, tr, 128, 100, 900)
 	during := bestRate(t, e)

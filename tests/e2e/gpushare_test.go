@@ -23,7 +23,7 @@ func TestGPUShare(t *testing.T) {
 	for counted, method := range map[string]string{"all": "forward_pass", "graph": "forward_step"} {
 		e.idle(t)
 		_, from := gpuLog(t, log, 0)
-		tr := attach(t, e, "--cuda", counted, "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+		tr := attach(t, e, "--cuda", counted, "--steps", "1")
 		time.Sleep(2 * time.Second)
 		e.generate(t, 1, 40)
 		e.generate(t, 8, 60)

@@ -33,7 +33,7 @@ func TestSourceTraps(t *testing.T) {
 	fmt.Fprintln(w, "source\trequests\tsteps\tsends\tclock\tsum\tAPI server\t")
 	fmt.Fprintf(&rates, "%.0f untraced", max(rate(t, e), rate(t, e)))
 	for _, source := range []string{"dispatch", "clock"} {
-		tr := attach(t, e, "--step-source", source, "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+		tr := attach(t, e, "--step-source", source, "--steps", "1")
 		few, most := 50, 250
 		if source == "clock" {
 			few, most = 10, 30 // it is slow
@@ -76,7 +76,7 @@ func TestSourceTraps(t *testing.T) {
 // budget of a nanosecond with, and put it back after its pause: dispatch stands in for it.
 func sourceSwitch(t *testing.T, e *engine) {
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	tr := attach(t, e, "--step-source", "clock", "--steps", "1", "--probe-wait", "1ns", "--probe-work", "0", "--prometheus", addr)
+	tr := attach(t, e, "--step-source", "clock", "--steps", "1", "--probe-wait", "1ns", "--prometheus", addr)
 	seen := func(source string, within time.Duration) {
 		t.Helper()
 		for end := time.Now().Add(within); time.Now().Before(end); {

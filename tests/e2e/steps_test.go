@@ -55,8 +55,7 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 	log, logging := stepLog(t, "vllm")
 	e := startEngine(t, append(env, logging...), flags...)
 	file := filepath.Join(dir, "run.isr")
-	// Traps are dear in a virtual machine, and the steps of a tiny model short.
-	stop := e.record(t, file, "--probe-work", "0", "--probe-wait", "0", "--step-source", by)
+	stop := e.record(t, file, "--step-source", by)
 	mixedLoads(t, e, log, steps, "ignore_eos")
 	stop()
 	compareSteps(t, file, readTruth(t, log), steps, by)
@@ -65,7 +64,7 @@ func stepsTruth(t *testing.T, steps int, by string, env, flags []string) {
 // record starts a recording of the engine and returns when its probes are in; stop ends it.
 func (e *engine) record(t *testing.T, file string, flags ...string) (stop func()) {
 	t.Helper()
-	rec := exec.Command(binary, append([]string{"record", "--pid", strconv.Itoa(e.pid), "-o", file}, flags...)...)
+	rec := exec.Command(binary, append([]string{"record", "--pid", strconv.Itoa(e.pid), "-o", file}, slices.Concat(unbounded, flags)...)...)
 	var said syncBuffer
 	rec.Stderr = &said
 	if err := rec.Start(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,6 +120,13 @@ type tracer struct {
 	done   chan error
 }
 
+// Traps are dear in a virtual machine, and the steps of a tiny model short: probes stay in
+// whatever they cost, unless a test is about that and gives the budget that is the default.
+var (
+	unbounded = []string{"--probe-work", "0", "--probe-wait", "0"}
+	governed  = []string{"--probe-work", "1", "--probe-wait", "20us"}
+)
+
 // attach starts the tracer on the engine and returns when its probes are in place.
 func attach(t *testing.T, e *engine, flags ...string) *tracer {
 	t.Helper()
@@ -129,7 +137,7 @@ func attach(t *testing.T, e *engine, flags ...string) *tracer {
 func attachTo(t *testing.T, e *engine, name string, flags ...string) *tracer {
 	t.Helper()
 	tr := &tracer{jsonl: filepath.Join(outDir(t), name+".jsonl"), done: make(chan error, 1)}
-	args := append([]string{"attach", "--pid", strconv.Itoa(e.pid), "--jsonl", tr.jsonl}, flags...)
+	args := append([]string{"attach", "--pid", strconv.Itoa(e.pid), "--jsonl", tr.jsonl}, slices.Concat(unbounded, flags)...)
 	tr.cmd = exec.Command(binary, args...)
 	tr.cmd.Stdout, tr.cmd.Stderr = &tr.stdout, &tr.stderr
 	if err := tr.cmd.Start(); err != nil {

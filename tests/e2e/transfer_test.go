@@ -54,7 +54,7 @@ func kvTransfer(t *testing.T, role string) {
 	}
 	// The engine's own cache would have what the connector is asked for.
 	e := startEngine(t, []string{"PYTHONPATH=" + module}, "--no-enable-prefix-caching", "--kv-transfer-config", string(config))
-	tr := attach(t, e, "--precision", "2", "--probe-work", "0", "--probe-wait", "0")
+	tr := attach(t, e, "--precision", "2")
 	time.Sleep(5 * time.Second) // until the steps are seen
 	const prompts = 4
 	ask := func(prompt, tokens int) {
