@@ -30,7 +30,7 @@ type Kernels struct {
 const enoughPaired = 4096
 
 // enoughAgain is how often in a second the driver may be asked for what is known, until
-// asking for functions of kernels is looked at no more: it is done at launches then.
+// that is looked at no more: a program that asks at each launch would pay for it each time.
 const enoughAgain = 256
 
 // functions is what is known of the functions that a process launches.
@@ -59,7 +59,7 @@ func (a *Probes) Kernels(others Names) (Kernels, error) {
 		return Kernels{}, err
 	}
 	f := &a.functions
-	again := f.names.give(given)
+	byName, byKernel := f.names.give(given)
 	var search, driver []uint64
 	for _, x := range all {
 		if name, _ := f.names.name(x.Handle); name == "" {
@@ -80,27 +80,45 @@ func (a *Probes) Kernels(others Names) (Kernels, error) {
 		if one.Name == "" && x.Under != 0 {
 			one.Name, one.By = f.names.name(x.Under)
 		}
+		if !usable(one.Name) {
+			one.Name, one.By = "", ""
+		}
 		if one.Name == "" && !x.Runtime && !x.Settled && !f.tried[x.Handle] {
 			open = append(open, x.Handle)
 		}
 		k.Kernels = append(k.Kernels, one)
 	}
-	return k, a.pair(open, again)
+	var busy []string
+	if byName > enoughAgain {
+		busy = append(busy, "cuModuleGetFunction", "cuLibraryGetKernel")
+	}
+	if byKernel > enoughAgain {
+		busy = append(busy, kernelFunction)
+	}
+	return k, errors.Join(a.unprobe(busy), a.pair(open))
+}
+
+// unprobe looks at functions of the driver no more.
+func (a *Probes) unprobe(functions []string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, name := range functions {
+		errs = append(errs, bpf.CloseAll(a.driver[name])...)
+		delete(a.driver, name)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("taking probes out of process %d: %w", a.pid, err)
+	}
+	return nil
 }
 
 // pair begins or ends to learn pairs, as there are handles that are open.
-func (a *Probes) pair(open []uint64, again uint32) error {
+func (a *Probes) pair(open []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.done {
 		return nil
-	}
-	if again > enoughAgain {
-		links := a.driver[kernelFunction]
-		delete(a.driver, kernelFunction)
-		if err := errors.Join(bpf.CloseAll(links)...); err != nil {
-			return fmt.Errorf("ending to look at %s of process %d: %w", kernelFunction, a.pid, err)
-		}
 	}
 	f := &a.functions
 	if !a.launches {

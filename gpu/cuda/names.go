@@ -5,6 +5,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"inferspan/bpf"
 	"inferspan/probes/elf"
@@ -43,6 +45,15 @@ type stubs struct {
 	registered []registration
 }
 
+// maxKernelName bounds names, as CUDA_NAME of cuda.bpf.c does. The longest in libtorch_cuda
+// has 2,300 bytes.
+const maxKernelName = 4096
+
+// usable tells whether a name can be passed on.
+func usable(name string) bool {
+	return len(name) <= maxKernelName && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
+}
+
 // maxVars bounds the variables of a library: libtorch_cuda has 54,000 of 8 bytes.
 const maxVars = 1 << 20
 
@@ -50,18 +61,23 @@ func newNamer(pid int) *namer {
 	return &namer{pid: pid, given: make(map[uint64]bpf.CUDAName), files: make(map[fileID]*stubs), names: make(map[uint64]string), told: make(map[uint64]string)}
 }
 
-// give takes names that the driver gave. It tells how many calls gave what was known.
-func (n *namer) give(names []bpf.CUDAName) (again uint32) {
+// give takes names that the driver gave. It tells how many calls gave what was known: of
+// functions by name, and of functions of kernels.
+func (n *namer) give(names []bpf.CUDAName) (byName, byKernel int) {
 	for _, g := range names {
 		old, ok := n.given[g.Handle]
-		if ok && old.Kernel == g.Kernel && old.Name == g.Name {
-			again += g.Calls
+		again := int(g.Calls)
+		if !ok || old.Kernel != g.Kernel || old.Name != g.Name {
+			again--
+		}
+		if g.Kernel == 0 {
+			byName += again
 		} else {
-			again += g.Calls - 1
+			byKernel += again
 		}
 		n.given[g.Handle] = g
 	}
-	return again
+	return byName, byKernel
 }
 
 // name returns the name of what was launched by a handle, and how it is known; "" if it

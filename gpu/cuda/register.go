@@ -33,7 +33,6 @@ const (
 	maxRegistrations = 1 << 18
 	maxRegistrar     = 4 << 20
 	maxRegistering   = 64 << 20 // in all
-	maxKernelName    = 16 << 10
 )
 
 // registrations reads what a library registers, in the order of host; none of a machine
