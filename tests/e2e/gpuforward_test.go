@@ -154,7 +154,7 @@ func gpuForward(t *testing.T, mode, kernel string, devices int, levels ...string
 			t.Logf("hits of probes on interpreters: %.2f per step and device", per("py_hit"))
 			checkWorkers(t, e, counted, devices, steps, ops)
 		}
-		checkForwardSpans(t, spans, devices)
+		checkForwardSpans(t, spans, steps, devices)
 	}
 	w.Flush()
 	t.Logf("traps on the CUDA driver per scheduler step and device, %s mode\n%s", mode, &b)
@@ -381,17 +381,23 @@ func intText(n *int) string {
 	return fmt.Sprint(*n)
 }
 
-// checkForwardSpans: each is within the step of its prefill.
-func checkForwardSpans(t *testing.T, spans []*span, devices int) {
+// checkForwardSpans: a step of a prefill has the forward pass that the step's own line has,
+// and the span of that is within it.
+func checkForwardSpans(t *testing.T, spans, steps []*span, devices int) {
 	t.Helper()
 	f := faults{t: t}
 	defer f.end("spans of forward passes")
+	whole := map[int64]bool{}
+	for _, s := range steps {
+		whole[s.Step] = slices.ContainsFunc(s.Forward, func(p forward) bool { return p.Done != 0 })
+	}
 	chunks := map[string]*span{}
 	for _, s := range spans {
 		if s.Name == "inferspan.prefill_chunk" {
 			chunks[s.SpanID] = s
-			if s.text("inferspan.forward.bound") == "" {
-				f.add("chunk %s has no forward pass: %v", s.SpanID, s.Attrs)
+			n, ok := s.number("inferspan.step.number")
+			if has := s.text("inferspan.forward.bound") != ""; !ok || has != whole[int64(n)] {
+				f.add("chunk %s has a forward pass: %v; its step: %v: %v", s.SpanID, has, whole[int64(n)], s.Attrs)
 			}
 		}
 	}
