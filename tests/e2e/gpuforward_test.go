@@ -238,6 +238,40 @@ func workerPID(t *testing.T, e *engine, rank int) int {
 	return 0
 }
 
+// TestGPUForwardRuntime: an engine whose runtime reaches the driver by functions that it does
+// not export has its graphs, events and waits seen at the runtime: each step as above.
+func TestGPUForwardRuntime(t *testing.T) {
+	needGPU(t)
+	log := filepath.Join(outDir(t), "gpu.ndjson")
+	if err := os.RemoveAll(log); err != nil {
+		t.Fatal(err)
+	}
+	e := startWith(t, serveCUDA, []string{"CUDA_MODE=graph", "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=50000", "FAKE_CUDA_ALIAS=2"})
+	e.generate(t, 2, 20) // compiles what the first requests need
+	tr := attach(t, e, "--cuda", "graph", "--steps", "1", "--probe-work", "0", "--probe-wait", "0")
+	time.Sleep(2 * time.Second)
+	e.generate(t, 1, 50) // by which it is settled
+	e.idle(t)
+	time.Sleep(5 * time.Second)
+	_, from := gpuLog(t, log, 0)
+	began := time.Now().UnixNano()
+	e.generate(t, 1, 50)
+	e.generate(t, 8, 50)
+	e.idle(t)
+	time.Sleep(500 * time.Millisecond)
+	_, steps := splitSteps(tr.mustStop(t))
+	before := 0
+	for before < len(steps) && steps[before].Start < began {
+		before++
+	}
+	// It takes some steps to settle.
+	if before == 0 || len(steps[0].Forward) > 0 && steps[0].Forward[0].Done != 0 {
+		t.Errorf("of %d steps before it was settled the first one has its wait: the driver is reached by what it exports", before)
+	}
+	ops, _ := gpuLog(t, log, from)
+	checkForward(t, "graph", true, steps[before:], ops)
+}
+
 // checkForward: the operations of each step, which are those called for from its beginning
 // to that of the next, are as its forward pass says. waits: the thread's outputs are waited
 // for.
