@@ -161,3 +161,25 @@ func TestGPUWorkGoverned(t *testing.T) {
 		})
 	}
 }
+
+// A process that makes steps and never calls the driver says so, unless others do its work.
+func TestGPUWorkSilent(t *testing.T) {
+	for _, c := range []struct {
+		role    target.Role
+		workers bool
+		active  bool
+	}{{target.RoleCore, false, false}, {target.RoleCore, true, true}, {target.RoleWorker, true, false}} {
+		p := &inside{notes: make(chan *event.Record, maxNotes), workers: c.workers}
+		g := p.gpuWork(&target.Process{PID: 1, Role: c.role})
+		g.probes, g.done, g.silent = &cuda.Probes{}, true, true
+		for range 2 {
+			g.tell(context.Background())
+		}
+		if len(p.notes) != 1 {
+			t.Fatalf("%d notes of the same, want 1", len(p.notes))
+		}
+		if n, err := note.Get[note.Probe](<-p.notes); err != nil || n.Active != c.active || (n.Reason == "") != c.active {
+			t.Errorf("%+v: %+v, %v", c, n, err)
+		}
+	}
+}

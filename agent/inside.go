@@ -93,6 +93,7 @@ type inside struct {
 	trap    trap
 	closers closers
 	first   arrivals
+	workers bool // there are processes that work for the cores
 
 	mu     sync.Mutex
 	states probeStates
@@ -107,6 +108,7 @@ func lookInside(ctx context.Context, t insideTracer, e *target.Engine, probes ma
 	if open == nil || e.Generation == "V0" {
 		return p
 	}
+	p.workers = slices.ContainsFunc(e.Processes, func(q target.Process) bool { return q.Role == target.RoleWorker })
 	for i := range e.Processes {
 		if q := &e.Processes[i]; q.Role == target.RoleCore && q.Python.Problem == "" {
 			p.first.add(q)
