@@ -7,7 +7,8 @@
 // loop; they are told apart by their code objects.
 //
 // Over budget the probe that costs most is taken out, with what is lost named, and
-// tried again later, at growing distances.
+// tried again later, at growing distances. Where it is enough that ladders, which are
+// for more detail, step down, they do.
 package governor
 
 import (
@@ -248,7 +249,7 @@ func (g *Governor) code(addr uint64) code {
 }
 
 // judge takes out probes that cost too much, the one that costs most first; ladders step
-// down.
+// down, before all others where that is enough.
 func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 	total := 0.0
 	type item struct {
@@ -260,13 +261,21 @@ func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 	for i := range windows {
 		order = append(order, item{share: windows[i].Share, window: &windows[i]})
 	}
+	ladders := 0.0
 	for _, c := range g.ladders {
 		order = append(order, item{share: c.share, ladder: c})
+		ladders += c.share
 	}
 	for _, x := range order {
 		total += x.share
 	}
-	sort.SliceStable(order, func(a, b int) bool { return order[a].share > order[b].share })
+	enough := total-ladders <= g.budget.Work
+	sort.SliceStable(order, func(a, b int) bool {
+		if one, other := order[a].ladder != nil, order[b].ladder != nil; enough && one != other {
+			return one
+		}
+		return order[a].share > order[b].share
+	})
 	var changes []Change
 	for _, x := range order {
 		if x.ladder != nil {

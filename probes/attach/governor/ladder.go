@@ -34,7 +34,7 @@ type climber struct {
 }
 
 // Watch has the governor keep a ladder within the budget too: over it, the ladder steps
-// down where it costs most, and up again after a pause.
+// down where that is enough or it costs most, and up again after a pause.
 func (g *Governor) Watch(l Ladder) {
 	g.ladders = append(g.ladders, &climber{Ladder: l, level: -1, pause: retry, retryAt: never})
 }
@@ -77,7 +77,11 @@ func (g *Governor) judgeLadder(c *climber, at int64, total float64) (bool, error
 	if c.strikes < strikes {
 		return true, nil
 	}
-	err := c.Step(c.level-1, fmt.Sprintf("cost %.1f %% of a core, the budget is %.1f %%", 100*c.share, 100*g.budget.Work))
+	beside := ""
+	if c.share <= g.budget.Work {
+		beside = fmt.Sprintf(" beside the %.1f %% of other probes", 100*(total-c.share))
+	}
+	err := c.Step(c.level-1, fmt.Sprintf("cost %.1f %% of a core%s, the budget is %.1f %%", 100*c.share, beside, 100*g.budget.Work))
 	c.strikes, c.begun, c.share = 0, 0, 0
 	c.retryAt = at + int64(c.pause)
 	c.pause = min(2*c.pause, maxRetry)

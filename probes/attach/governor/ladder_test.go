@@ -122,7 +122,8 @@ func TestLadderUp(t *testing.T) {
 	}
 }
 
-// A ladder shares the budget with probes: what costs most goes first.
+// A ladder shares the budget with probes: it steps down where that is enough, and else what
+// costs most goes.
 func TestLadderAndProbes(t *testing.T) {
 	for _, c := range []struct {
 		calls   uint64 // of the probe, at 2 us each
@@ -130,9 +131,11 @@ func TestLadderAndProbes(t *testing.T) {
 		probe   bool // stays
 		climbed bool // down
 	}{
-		{4500, 8 * time.Millisecond, false, false},
+		{4500, 8 * time.Millisecond, true, true},
 		{3500, 8 * time.Millisecond, true, true},
 		{3500, 2 * time.Millisecond, true, false},
+		{5500, 8 * time.Millisecond, false, false},
+		{5500, 12 * time.Millisecond, false, true},
 	} {
 		f, at := newFake(), second
 		g := New(f, DefaultBudget, Costs{Emulated: 2 * time.Microsecond}, waits, Probe{Number: 9, Detail: "steps"})
@@ -144,6 +147,9 @@ func TestLadderAndProbes(t *testing.T) {
 		}
 		if f.attached[0] != c.probe || (r.level == 0) != c.climbed {
 			t.Errorf("%d calls and %v: the probe is in: %v, the ladder at %d", c.calls, c.ladder, f.attached[0], r.level)
+		}
+		if within := c.ladder <= 10*time.Millisecond; c.climbed && strings.Contains(r.why[0], "of other probes") != within {
+			t.Errorf("%d calls and %v: reason %q", c.calls, c.ladder, r.why[0])
 		}
 	}
 }
