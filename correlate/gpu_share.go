@@ -417,6 +417,9 @@ func (c *Correlator) gpuAttrs(v *view, a *attrs) {
 	default:
 		why = g.unknown
 	}
+	if d := e.detail(signal.DetailForward); (why == reasonCalls || why == reasonPass) && d != nil && d.was && d.lastOff <= r.endAt && (d.lastOff >= r.added || !d.active) {
+		why += ": " + r.lostDetail(signal.DetailForward)
+	}
 	leave := func(name, why string) { v.unavailable.add(name + ": " + why) }
 	how := methodPass
 	if g.loose {

@@ -129,6 +129,47 @@ func TestGPUTimeLoose(t *testing.T) {
 	}
 }
 
+// TestGPUShareTakenOut: requests under way when the governor took the probes out say so.
+func TestGPUShareTakenOut(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		change := func(ms float64, active bool, reason string) signal.Signal {
+			return &signal.ProbeChange{At: at(ms), Engine: 1, PID: corePID, Probe: signal.DetailForward, Active: active, Reason: reason}
+		}
+		s := newScript()
+		s.put(change(80, true, ""))
+		for _, x := range shared(false).sig {
+			switch x := x.(type) {
+			case *signal.GPUMark:
+				if x.At >= at(150) {
+					continue
+				}
+			case *signal.GPUWait:
+				if x.At >= at(150) {
+					continue
+				}
+			case *signal.Step:
+				if x.Number.V == 13 {
+					s.put(change(150, false, "calls cost too much"))
+					if again {
+						s.put(change(160, true, ""))
+					}
+				}
+			}
+			s.put(x)
+		}
+		want := "inferspan.gpu.time: " + reasonPass + ": the probes were taken out: calls cost too much"
+		if again {
+			want = "inferspan.gpu.time: " + reasonPass + ": the probes were taken out meanwhile"
+		}
+		trees, _ := run(t, NewOptions(), append(s.sig, &signal.Detach{At: at(5000)}))
+		for id, r := range requestsOf(trees) {
+			if got, _ := r.Attr("inferspan.unavailable").([]string); !slices.Contains(got, want) || r.Attr("inferspan.gpu.time") != nil {
+				t.Errorf("again %v: %s: %q, want %q", again, id, got, want)
+			}
+		}
+	}
+}
+
 // TestGPUEnergy: 1 J in 100 ms is 10 W. The last step lies in two intervals, of which the
 // second closes after the requests are over: they wait for it.
 func TestGPUEnergy(t *testing.T) {
