@@ -23,7 +23,8 @@
 // computed_tokens, kind}]; id is inferspan.request.internal_id), partial (there are
 // requests that are not listed), preempted (ids), running, waiting, blocks,
 // free_blocks, free_blocks_after, forward (where calls of the CUDA driver are seen: see
-// trace.Forward), resource. What is not known is null.
+// trace.Forward), first_launch_skew_nano and last_launch_skew_nano (of several
+// workers), resource. What is not known is null.
 //
 // The bytes depend on nothing but the input: attributes are sorted by key (of
 // equal keys the last one counts), integers have no point and doubles always

@@ -260,3 +260,32 @@ func TestPropertyMessages(t *testing.T) {
 		})
 	}
 }
+
+// FuzzTold: whatever the captures and marks of a core and its workers say, it is read.
+func FuzzTold(f *testing.F) {
+	f.Add([]byte{0, 1, 10, 1, 1, 1, 2, 10, 2, 1, 2, 1, 0, 0, 0, 3, 1, 1, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := newRing(t, 1, 0)
+		emit := func(s signal.Signal) {
+			if m, ok := s.(*signal.MessageTaken); ok && (m.PID != worker0 && m.PID != worker1 || m.Core.PID != core) {
+				t.Fatalf("%+v", m)
+			}
+		}
+		for ; len(b) >= 5; b = b[5:] {
+			at := uint64(b[4])
+			switch pid := []uint32{worker0, worker1}[b[0]>>7]; b[0] & 3 {
+			case 0, 1:
+				plan := []uint32{messagePlan, dispatchPlan}[b[0]&1]
+				c := vllmtest.Capture(at, core, plan, toldSlots, val("queue", vllmtest.Addr(uint64(b[0]>>2&1))), val("place", int(b[1])), val("places", int(b[2])),
+					val("notify", vllmtest.Addr(1)), val("output", vllmtest.Addr(2)), val("step", int(b[3])), val("in_flight", 0))
+				r.d.Capture(&c, emit)
+			default:
+				m := event.Record{Header: event.Header{Time: at, Kind: event.KindGPU, PID: pid, TID: pid}}
+				m.GPU.What, m.GPU.Plan, m.GPU.Marks, m.GPU.Epoch = event.GPUMark, uint32(b[2]), uint32(b[3]), uint32(b[0]>>5&1)
+				r.d.Marked(&m)
+				c := vllmtest.Capture(at, pid, uint32(b[2]), takeSlots, val("place", int(b[1])))
+				r.d.Capture(&c, emit)
+			}
+		}
+	})
+}
