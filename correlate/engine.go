@@ -53,6 +53,7 @@ type process struct {
 	nspid                              uint32
 	tensorRank, pipelineRank, dataRank signal.Opt[int64]
 	rank                               signal.Opt[int64]
+	core                               uint32
 	own                                []signal.KV
 	res                                *trace.Resource
 }
@@ -144,7 +145,7 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 		}
 		procs = append(procs, process{
 			pid: p.PID, role: p.Role, host: p.HostID, nspid: p.NSPID,
-			tensorRank: p.TensorRank, pipelineRank: p.PipelineRank, dataRank: p.DataRank, rank: p.Rank,
+			tensorRank: p.TensorRank, pipelineRank: p.PipelineRank, dataRank: p.DataRank, rank: p.Rank, core: p.Core,
 			own: cloneKV(p.Resource), res: old,
 		})
 	}

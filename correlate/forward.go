@@ -74,7 +74,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		if s.Step == signal.StepUnmarked {
 			return // it says nothing of a step
 		}
-		h = &gpuHost{pid: s.PID, tid: s.TID}
+		h = &gpuHost{pid: s.PID, tid: s.TID, core: e.coreOf(s.PID)}
 		e.gpuHosts = append(e.gpuHosts, h)
 	}
 	if s.TID != h.tid {

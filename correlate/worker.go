@@ -106,10 +106,36 @@ func (e *engine) workOf(s *signal.Step) *stepWork {
 	if p := e.passOf(s); p != nil {
 		return &stepWork{passes: []workerPass{{pass: p}}}
 	}
-	if s.Dispatch <= 0 || !slices.ContainsFunc(e.gpuHosts, func(h *gpuHost) bool { return h.workerOf(s.Core.PID) }) {
+	if s.Dispatch <= 0 || !e.awaited(s.Core.PID) && !slices.ContainsFunc(e.gpuHosts, func(h *gpuHost) bool { return h.workerOf(s.Core.PID) }) {
 		return nil
 	}
 	return &stepWork{workers: true}
+}
+
+// coreOf returns the process that schedules the steps of a worker, 0 if it is not known.
+func (e *engine) coreOf(pid uint32) uint32 {
+	for i := range e.procs {
+		if e.procs[i].pid == pid {
+			return e.procs[i].core
+		}
+	}
+	return 0
+}
+
+// awaited reports whether a worker of a core, in which there are probes, has not taken a
+// message yet.
+func (e *engine) awaited(core uint32) bool {
+	d := e.detail(signal.DetailMessages)
+	if d == nil {
+		return false
+	}
+	for i := range e.procs {
+		p := &e.procs[i]
+		if _, out := d.inactive[p.pid]; p.core == core && !out && d.first[p.pid] != 0 && e.gpuHost(p.pid) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // hold keeps a step until the passes of its workers have ended.
@@ -133,6 +159,9 @@ func (c *Correlator) passesClosed(e *engine) {
 
 // passed reports whether the passes of a step have ended, or are not to be had.
 func (e *engine) passed(s *heldStep) bool {
+	if e.awaited(s.core.PID) {
+		return false
+	}
 	for _, h := range e.gpuHosts {
 		if !h.workerOf(s.core.PID) {
 			continue

@@ -20,7 +20,7 @@ func newWorkers(s *script) (r0, r1 workerScript) {
 	for _, x := range s.sig {
 		if e, ok := x.(*signal.Engine); ok {
 			for i, pid := range []uint32{rank0PID, rank1PID} {
-				e.Process = append(e.Process, signal.Process{PID: pid, Role: "worker", Rank: signal.Some(int64(i))})
+				e.Process = append(e.Process, signal.Process{PID: pid, Role: "worker", Rank: signal.Some(int64(i)), Core: corePID})
 			}
 		}
 	}
@@ -167,6 +167,27 @@ func TestWorkers(t *testing.T) {
 func near(n trace.Int, ms float64) bool {
 	d := float64(n.V) - ms*1e6
 	return n.OK && d < 2 && d > -2
+}
+
+// TestWorkersBehind: outputs of the first step come before one of the workers has taken a
+// message at all.
+func TestWorkersBehind(t *testing.T) {
+	s := newScript()
+	r0, r1 := newWorkers(s)
+	for _, pid := range []uint32{rank0PID, rank1PID} {
+		s.put(&signal.ProbeChange{At: at(90), Engine: 1, PID: pid, Probe: signal.DetailMessages, Active: true})
+	}
+	r0.take(100.1).told(100.1, 100.2).launch(30, 101, 102).take(102.5).told(102.5, 0).launch(10, 103, 103.4)
+	r0.output(103.5, 104, 109)
+	s.iterate(11, 100, 110, reqs(in("a", 16, 0, signal.StepNew, signal.StepPrefillEnd)), func(st *signal.Step) {
+		st.Method, st.Dispatch, st.Schedule = signal.StepByDispatch, at(100.2), 0
+	})
+	r0.idle(1102)
+	r1.take(1110).told(1110, 100.2).launch(30, 1111, 1112).idle(2111)
+	trees, _ := run(t, Options{StepRecords: true, EventLimit: 1}, s.sig)
+	if got := steps(trees); len(got) != 1 || len(got[0].Forward) != 2 || got[0].Forward[1].Kernels != num(30) {
+		t.Errorf("%+v", got)
+	}
 }
 
 // TestWorkersLost: what was not seen whole is not there, and the rest is as it would be.

@@ -97,6 +97,7 @@ type Process struct {
 	PipelineRank Opt[int64]
 	DataRank     Opt[int64]
 	Rank         Opt[int64] // of a worker that is a process of its own: its number among those of its core
+	Core         uint32     // of such a worker: PID of its core, 0 if not known
 	HostID       string     // as the engine names its host, "" if not known
 }
 

@@ -43,12 +43,13 @@ func announce(e *target.Engine) *signal.Engine {
 			}
 		}
 		var number signal.Opt[int64]
+		core := 0
 		if p.Role == target.RoleWorker {
-			number = signal.Some(int64(p.Index))
+			number, core = signal.Some(int64(p.Index)), e.CoreOf(p)
 		}
 		s.Process = append(s.Process, signal.Process{
-			Rank: number,
-			PID:  uint32(p.PID), Role: string(p.Role), Resource: res, NSPID: uint32(p.NSPID), HostID: e.HostID,
+			Rank: number, Core: uint32(core),
+			PID: uint32(p.PID), Role: string(p.Role), Resource: res, NSPID: uint32(p.NSPID), HostID: e.HostID,
 			TensorRank: rank(p.Ranks.TP), PipelineRank: rank(p.Ranks.PP), DataRank: rank(p.Ranks.DP),
 		})
 	}

@@ -102,6 +102,24 @@ type Process struct {
 	ResourceEnv string   `json:"resource_env,omitempty"` // OTEL_RESOURCE_ATTRIBUTES of the process
 }
 
+// CoreOf returns the PID of the engine core that a worker belongs to, 0 if that is not
+// known: a core starts its workers, mostly itself.
+func (e *Engine) CoreOf(worker *Process) int {
+	only, cores := 0, 0
+	for i := range e.Processes {
+		if p := &e.Processes[i]; p.Role == RoleCore {
+			if p.PID == worker.PPID {
+				return p.PID
+			}
+			only, cores = p.PID, cores+1
+		}
+	}
+	if cores != 1 {
+		return 0
+	}
+	return only
+}
+
 // Ranks are the places of a process among those that share a model, nil where it has none.
 type Ranks struct {
 	TP *int `json:"tp,omitempty"` // tensor parallel

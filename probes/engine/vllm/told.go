@@ -1,8 +1,6 @@
 package vllm
 
 import (
-	"slices"
-
 	"inferspan/bpf/event"
 	"inferspan/bpf/event/capture"
 	"inferspan/correlate/signal"
@@ -84,25 +82,13 @@ func (x *taken) place(places int64) int64 {
 	return (x.index + 1) % places
 }
 
-// workersOf finds the workers of an engine, with their cores: a core starts its workers,
-// mostly itself.
+// workersOf finds the workers of an engine, with their cores.
 func workersOf(e *target.Engine) (workers []*worker) {
-	var cores []int
 	for i := range e.Processes {
-		if p := &e.Processes[i]; p.Role == target.RoleCore {
-			cores = append(cores, p.PID)
-		}
-	}
-	for i := range e.Processes {
-		p := &e.Processes[i]
-		if p.Role != target.RoleWorker {
-			continue
-		}
-		switch {
-		case slices.Contains(cores, p.PPID):
-			workers = append(workers, &worker{pid: uint32(p.PID), core: uint32(p.PPID)})
-		case len(cores) == 1:
-			workers = append(workers, &worker{pid: uint32(p.PID), core: uint32(cores[0])})
+		if p := &e.Processes[i]; p.Role == target.RoleWorker {
+			if core := e.CoreOf(p); core != 0 {
+				workers = append(workers, &worker{pid: uint32(p.PID), core: uint32(core)})
+			}
 		}
 	}
 	return workers
