@@ -54,6 +54,11 @@ struct cuda_thread {
 	__u64 driver[GPU_PAIRS];  /* calls of the driver */
 	__u64 runtime[GPU_PAIRS]; /* driver, and one, when the runtime's last call began; 0 if there was none */
 	__u64 under;              /* function of the runtime's launch under way, 0 if it is not looked at */
+	/* Since the last mark: how many there were, the latest ones, and that the next launch
+	 * begins another. */
+	__u64 bursts;
+	struct gpu_burst burst[GPU_BURSTS];
+	__u64 apart;
 	struct cuda_call call;
 };
 
@@ -248,6 +253,11 @@ static __always_inline void cuda_launched(struct cuda_thread *t)
 	t->last = bpf_ktime_get_ns();
 	if (!t->first)
 		t->first = t->last;
+	if (t->apart || !t->bursts) {
+		t->burst[t->bursts++ % GPU_BURSTS].first = t->last;
+		t->apart = 0;
+	}
+	t->burst[(t->bursts - 1) % GPU_BURSTS].last = t->last;
 }
 
 /* Calls outside of the runtime that settle that a function is not launched by it; some may
@@ -543,6 +553,7 @@ static __always_inline int cuda_event(__u64 event, __u64 stream, bool external)
 		r.at = bpf_ktime_get_ns();
 		r.tid = ids;
 		t->counts[GPU_RECORDS]++;
+		t->apart = 1;
 	}
 	if (bpf_map_update_elem(&cuda_events, &key, &r, BPF_ANY))
 		lose(LOSS_MAP_FULL, 1);
@@ -640,7 +651,8 @@ int BPF_KPROBE(cuda_sync_context)
 	return cuda_sync(GPU_SYNC_CONTEXT, 0);
 }
 
-static __always_inline struct gpu_rec *cuda_record(__u64 ts, __u64 ids, struct cuda_thread *t)
+/* A record of a size that is a constant. */
+static __always_inline struct gpu_rec *cuda_record(__u64 ts, __u64 ids, struct cuda_thread *t, __u32 size)
 {
 	__u32 tgid = ids >> 32;
 	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
@@ -648,12 +660,12 @@ static __always_inline struct gpu_rec *cuda_record(__u64 ts, __u64 ids, struct c
 
 	if (!p)
 		return 0;
-	r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+	r = bpf_ringbuf_reserve(&ring, size, 0);
 	if (!r) {
 		lose(LOSS_RING_FULL, 1);
 		return 0;
 	}
-	fill_header(&r->h, ts, REC_GPU, ids, 0);
+	fill_header(&r->h, ts, REC_GPU, ids, size - sizeof(*r));
 	r->first = t->first;
 	r->last = t->last;
 	for (int i = 0; i < GPU_COUNTS; i++)
@@ -677,7 +689,7 @@ int BPF_KPROBE(cuda_sync_exit)
 	/* A call that began before the probes were in is none of ours. */
 	if (!t || !t->call.what)
 		return 0;
-	r = cuda_record(now, ids, t);
+	r = cuda_record(now, ids, t, sizeof(*r));
 	if (r) {
 		r->what = t->call.what;
 		r->object = t->call.object;
@@ -701,6 +713,7 @@ __noinline int cuda_mark(__u64 ts, __u32 plan)
 	__u64 ids = current_ids();
 	__u32 tgid = ids >> 32;
 	struct cuda_process *p = bpf_map_lookup_elem(&cuda_processes, &tgid);
+	struct gpu_burst *bursts;
 	struct cuda_thread *t;
 	struct gpu_rec *r;
 
@@ -711,9 +724,13 @@ __noinline int cuda_mark(__u64 ts, __u32 plan)
 	if (!t)
 		return 0;
 	t->marks++;
-	r = cuda_record(ts, ids, t);
+	r = cuda_record(ts, ids, t, sizeof(*r) + sizeof(t->burst));
 	if (!r)
 		return 0;
+	bursts = (void *)(r + 1);
+	for (int i = 0; i < GPU_BURSTS; i++)
+		bursts[i] = t->burst[i];
+	r->h.len = (t->bursts < GPU_BURSTS ? t->bursts : GPU_BURSTS) * sizeof(*bursts);
 	r->what = GPU_MARK;
 	r->object = 0;
 	r->entry = 0;
@@ -721,9 +738,11 @@ __noinline int cuda_mark(__u64 ts, __u32 plan)
 	r->recorder = 0;
 	r->result = 0;
 	r->plan = plan;
-	bpf_ringbuf_submit(r, wake_flags(sizeof(*r)));
+	bpf_ringbuf_submit(r, wake_flags(sizeof(*r) + sizeof(t->burst)));
 	t->first = 0;
 	t->last = 0;
+	t->bursts = 0;
+	t->apart = 0;
 	return 0;
 }
 

@@ -102,7 +102,14 @@ type tracerCudaThread struct {
 	Driver  [7]uint64
 	Runtime [7]uint64
 	Under   uint64
-	Call    struct {
+	Bursts  uint64
+	Burst   [8]struct {
+		_     structs.HostLayout
+		First uint64
+		Last  uint64
+	}
+	Apart uint64
+	Call  struct {
 		_        structs.HostLayout
 		Object   uint64
 		Entry    uint64

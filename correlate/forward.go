@@ -45,6 +45,7 @@ type pass struct {
 	torn        bool        // some of it, or what is not of it, is on the other side of a mark
 	from, to    signal.GPUPoint
 	first, last signal.Mono // launch
+	bursts      [signal.GPUBursts]signal.GPUBurst
 	seen        signal.Mono // first launch up to the latest mark but one, while it is the newest
 	closed      bool        // the next one has begun
 	wait        signal.GPUWait
@@ -117,7 +118,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 			before = signal.GPUPoint{At: e.lookedFrom(s.PID), Epoch: s.Epoch, Launches: s.Launches}
 		}
 		if !lost && before.At != 0 {
-			h.add(&pass{step: s.At, begin: before.At, end: s.At, from: before, to: s.GPUPoint, first: s.First, last: s.Last, closed: true})
+			h.add(&pass{step: s.At, begin: before.At, end: s.At, from: before, to: s.GPUPoint, first: s.First, last: s.Last, bursts: s.Bursts, closed: true})
 		}
 	}
 }
@@ -213,6 +214,28 @@ func (h *gpuHost) at(step signal.Mono) int {
 	return slices.IndexFunc(h.passes, func(p *pass) bool { return p.step == step })
 }
 
+// firstFrom is the first launch from a moment on, 0 if there is none or it is not known.
+func (p *pass) firstFrom(at signal.Mono) signal.Mono {
+	if p.first >= at {
+		return p.first
+	}
+	// Earlier bursts may be missing where there is no room for one more.
+	certain := p.bursts[signal.GPUBursts-1].First == 0
+	for _, b := range p.bursts {
+		switch {
+		case b.First == 0, b.First < at && at <= b.Last:
+			return 0
+		case b.First < at:
+			certain = true
+		case certain:
+			return b.First
+		default:
+			return 0
+		}
+	}
+	return 0
+}
+
 // passOf returns the pass of a step that has ended, nil if it was not seen whole.
 func (e *engine) passOf(s *signal.Step) *pass {
 	h := e.gpuHost(s.Core.PID)
@@ -237,9 +260,7 @@ func (e *engine) passOf(s *signal.Step) *pass {
 		return nil
 	}
 	seen := *p // what the thread does from here on is not of the step
-	if seen.first < s.Schedule {
-		seen.first = 0 // it was before the launch, that of the step behind is not known
-	}
+	seen.first = p.firstFrom(s.Schedule)
 	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.from.Launches && seen.first != 0 {
 		seen.gap = signal.Some(int64(seen.first - h.passes[before].wait.At))
 	}
@@ -261,11 +282,16 @@ func (p *pass) counted() string {
 	return countedGraph
 }
 
+// bound is "" if it is not known: before the host waits for a stream it may have waited in
+// a call that copies from it to memory that is not pinned.
 func (p *pass) bound() string {
-	if p.wait.Slept || p.wait.At-p.wait.Entry >= boundWait {
+	switch {
+	case p.wait.Slept, p.wait.At-p.wait.Entry >= boundWait:
 		return boundGPU
+	case p.wait.Event:
+		return boundHost
 	}
-	return boundHost
+	return ""
 }
 
 // graphKernels are the kernels in the graphs, if that is known of all.
@@ -308,7 +334,7 @@ func (p *pass) attrs(a *attrs) {
 	}
 	if p.waited {
 		a.put(semconv.AttrInferspanForwardWaitTime, float64(p.wait.At-p.wait.Entry)/1e9)
-		a.put(semconv.AttrInferspanForwardBound, p.bound())
+		a.text(semconv.AttrInferspanForwardBound, p.bound())
 	}
 	if p.gap.OK {
 		a.put(semconv.AttrInferspanForwardGap, float64(p.gap.V)/1e9)

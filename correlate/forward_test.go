@@ -172,3 +172,22 @@ func TestForwardSpans(t *testing.T) {
 		}
 	}
 }
+
+// TestForwardBound: a host that did not have to wait for a stream may have waited before, in a
+// copy.
+func TestForwardBound(t *testing.T) {
+	for _, c := range []struct {
+		event, slept bool
+		took         float64
+		want         string
+	}{
+		{true, true, 0.001, "gpu"}, {true, false, 0.02, "gpu"}, {true, false, 0.019, "host"},
+		{false, true, 0.001, "gpu"}, {false, false, 0.02, "gpu"}, {false, false, 0.019, ""},
+	} {
+		p := pass{wait: signal.GPUWait{Entry: at(1), Event: c.event, Slept: c.slept}}
+		p.wait.At = at(1 + c.took)
+		if got := p.bound(); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

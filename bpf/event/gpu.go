@@ -1,5 +1,10 @@
 package event
 
+import (
+	"cmp"
+	"slices"
+)
+
 // GPUWhat says at which point a GPU record was made.
 type GPUWhat uint16
 
@@ -58,6 +63,23 @@ type GPU struct {
 	What        GPUWhat
 	Flags       uint16
 	Marks       uint32 // marks of the thread so far, this one included
+}
+
+// GPUBurst is launches with no event recorded in between.
+type GPUBurst struct{ First, Last uint64 }
+
+// GPUBursts is how many are behind a mark at most.
+const GPUBursts = 8
+
+// Bursts are the latest bursts of a thread since its mark before this one, in their order,
+// from the data of the mark's record: earlier ones are missing if there are GPUBursts.
+func (r *Record) Bursts() (bursts [GPUBursts]GPUBurst, n int) {
+	for b := r.Data; len(b) >= 16 && n < GPUBursts; b = b[16:] {
+		bursts[n] = GPUBurst{le.Uint64(b), le.Uint64(b[8:])}
+		n++
+	}
+	slices.SortFunc(bursts[:n], func(a, b GPUBurst) int { return cmp.Compare(a.First, b.First) })
+	return bursts, n
 }
 
 func (g *GPU) decode(p []byte) {

@@ -251,3 +251,12 @@ struct gpu_rec {
 	__u16 flags;    /* enum gpu_flags */
 	__u32 marks;    /* of the thread so far, this one included: a gap tells of a lost one */
 };
+
+/* Launches with no event recorded in between. */
+struct gpu_burst {
+	__u64 first;
+	__u64 last;
+};
+
+/* Behind a GPU_MARK: the latest bursts since the one before, in no order. */
+#define GPU_BURSTS 8

@@ -54,7 +54,16 @@ type GPUPoint struct {
 type GPUMark struct {
 	GPUPoint
 	Step StepMark
+	// Bursts are the latest of the launches between First and Last, in their order, those
+	// with no event recorded in between as one. The last ones are zero if there are fewer.
+	Bursts [GPUBursts]GPUBurst
 }
+
+// GPUBursts is how many bursts a mark has at most; there may have been more before them.
+const GPUBursts = 8
+
+// GPUBurst is launches that follow each other.
+type GPUBurst struct{ First, Last Mono }
 
 // StepMark says what a mark is to a step of the scheduler.
 type StepMark uint8

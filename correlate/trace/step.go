@@ -58,7 +58,8 @@ type Forward struct {
 	// Submitted is when the outputs were called for: an event was recorded. Wait is when
 	// the host began to wait for it, Done when it had come.
 	Submitted, Wait, Done int64
-	// Bound is "gpu" if the host had to wait, "host" if the outputs were there before.
+	// Bound is "gpu" if the host had to wait, "host" if the outputs were there before, ""
+	// if that is not known.
 	Bound string
 	// Gap is the time from Done of the pass before to First, ns: negative if the pass was
 	// called for before that. With Counted "all" only.

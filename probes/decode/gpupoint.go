@@ -45,6 +45,10 @@ func (d *Decoder) gpuPoint(r *event.Record, emit func(signal.Signal)) {
 	switch g.What {
 	case event.GPUMark:
 		d.sig.mark = signal.GPUMark{GPUPoint: p}
+		bursts, n := r.Bursts()
+		for i, b := range bursts[:n] {
+			d.sig.mark.Bursts[i] = signal.GPUBurst{First: signal.Mono(b.First), Last: signal.Mono(b.Last)}
+		}
 		if s, ok := e.msg.(stepper); ok {
 			d.sig.mark.Step = s.StepMark(r.PID, g.Plan)
 		}

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"inferspan/bpf/event"
@@ -23,7 +24,7 @@ func TestGPUPoint(t *testing.T) {
 		edit func(*event.GPU)
 		want signal.Signal
 	}{
-		{"mark", func(g *event.GPU) { g.What = event.GPUMark }, &signal.GPUMark{GPUPoint: point}},
+		{"mark", func(g *event.GPU) { g.What = event.GPUMark }, &signal.GPUMark{GPUPoint: point, Bursts: [signal.GPUBursts]signal.GPUBurst{{First: 60, Last: 62}, {First: 65, Last: 70}}}},
 		{"event", func(g *event.GPU) { g.What, g.Flags = event.GPUSyncEvent, g.Flags|event.GPUSlept },
 			&signal.GPUWait{GPUPoint: point, Entry: 80, Slept: true, Submitted: 75, Submitter: 6, Event: true}},
 		{"event that was not seen being recorded", func(g *event.GPU) { g.What, g.Recorded, g.Recorder = event.GPUSyncEvent, 0, 0 },
@@ -37,6 +38,9 @@ func TestGPUPoint(t *testing.T) {
 		d := New(Options{})
 		_ = d.Engine(&target.Engine{ID: 3, Kind: "other", Processes: []target.Process{{PID: pid}}}, func(signal.Signal) {})
 		r := event.Record{Header: event.Header{Time: 100, Kind: event.KindGPU, PID: pid, TID: tid}, GPU: gpu}
+		for _, at := range []uint64{65, 70, 60, 62} { // bursts of a mark, in no order
+			r.Data = binary.LittleEndian.AppendUint64(r.Data, at)
+		}
 		c.edit(&r.GPU)
 		var got signal.Signal
 		d.Record(&r, func(s signal.Signal) {
