@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"inferspan/correlate/signal"
 	"inferspan/probes/engine"
 	"inferspan/probes/note"
 	"inferspan/probes/python"
@@ -49,7 +50,13 @@ func NewPeeker(in *python.Interp) (*Peeker, error) {
 }
 
 // Probes returns what to put into the process to see more of it.
-func (p *Peeker) Probes() []engine.Probe { return SchedulerProbes(p.in) }
+func (p *Peeker) Probes() []engine.Probe {
+	var generates signal.Opt[bool]
+	if b := get(&lookup{}, "", python.Value.Bool, p.sched, "is_generation"); b != nil {
+		generates = signal.Some(*b)
+	}
+	return SchedulerProbes(p.in, generates)
+}
 
 // lookup reads values and notes what could not be read.
 type lookup struct{ missing map[string]string }

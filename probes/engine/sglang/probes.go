@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"slices"
 	"strings"
 
 	"inferspan/correlate/signal"
@@ -45,8 +46,8 @@ const (
 	maxItems   = 4096
 	maxIDBytes = 256
 	// Frames outwards from the function that is called.
-	depthLoop    = 1  // the loop appends to its queue
-	depthOutputs = 10 // pickling and sending are between the streamer and libzmq
+	depthLoop    = 1 // the loop appends to its queue
+	depthOutputs = 7 // pickling and sending are between the streamer and libzmq: four functions in 0.5.23
 	depthResult  = 14
 	depthStamp   = 4
 )
@@ -65,10 +66,16 @@ var busyLoop = []engine.Code{{Name: "Scheduler.process_input_requests", File: "s
 // that C function at no other time; others read the clock at the launch, which costs
 // an idle scheduler something. What a step gave is sent, which the tap on messages
 // probes anyway.
-func SchedulerProbes(in *python.Interp) []engine.Probe {
+//
+// generates says whether the model generates tokens. What is looked for and is never
+// there would cost each step its time.
+func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Probe {
 	stats := statFields(in, target.RoleCore)
 	var ahead []engine.Watch
 	loop, running := runningLoop(in)
+	if running && !strings.Contains(loop, "_disagg_") {
+		stats = slices.DeleteFunc(stats, func(name string) bool { return slices.Contains(handingStats, name) })
+	}
 	for _, name := range loops {
 		if running && loop != name {
 			continue
@@ -79,7 +86,7 @@ func SchedulerProbes(in *python.Interp) []engine.Probe {
 		}
 		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, decoding(name))}})
 	}
-	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: outputWatches(in, stats)}}
+	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: outputWatches(in, stats, generates)}}
 	if len(ahead) > 0 {
 		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
 	}
@@ -174,14 +181,16 @@ func requestPaths(have []string, stamps []timing, parts []string) (paths, names 
 }
 
 // outputWatches: the requests that end, when their outputs are sent or they are given up.
-func outputWatches(in *python.Interp, stats []string) []engine.Watch {
+func outputWatches(in *python.Interp, stats []string, generates signal.Opt[bool]) []engine.Watch {
 	var plans []*plan.Plan
-	for _, fn := range []plan.Function{
-		plan.Func(moduleStreamer, "SchedulerOutputStreamer._stream_output_generation"),
-		plan.Func(moduleStreamer, "SchedulerOutputStreamer._stream_output_embedding"),
-		plan.Func(moduleStreamer55, "SchedulerOutputProcessorMixin.stream_output_generation"),
-		plan.Func(moduleStreamer55, "SchedulerOutputProcessorMixin.stream_output_embedding"),
-	} {
+	var from []plan.Function
+	if !generates.OK || generates.V {
+		from = append(from, plan.Func(moduleStreamer, "SchedulerOutputStreamer._stream_output_generation"), plan.Func(moduleStreamer55, "SchedulerOutputProcessorMixin.stream_output_generation"))
+	}
+	if !generates.OK || !generates.V {
+		from = append(from, plan.Func(moduleStreamer, "SchedulerOutputStreamer._stream_output_embedding"), plan.Func(moduleStreamer55, "SchedulerOutputProcessorMixin.stream_output_embedding"))
+	}
+	for _, fn := range from {
 		if _, err := in.Code(fn.Module, fn.Path...); err != nil {
 			continue
 		}
@@ -224,17 +233,17 @@ func FrontProbes(in *python.Interp) ([]engine.Probe, error) {
 	}
 	api := func(method string) plan.Function { return plan.Func(moduleStats, "APIServerReqTimeStats."+method) }
 	dispatch := plan.New(planDispatch, api("set_api_server_dispatch_time"), depthStamp)
-	frontStamps(dispatch.Local("self"), stats)
+	frontStamps(dispatch.Local("self"), stats, nameCreated, nameTokenized)
 	dispatch.Frame(plan.Func(moduleTokenizer, "TokenizerManager._send_one_request"), depthStamp).Local("tokenized_obj").AttrOf(message, "rid").Str(slotID, maxIDBytes)
 
 	first := plan.New(planFirst, plan.Func(moduleTokenizer, "TokenizerManager._handle_batch_output"), 1)
 	first.Local("rid").Str(slotID, maxIDBytes)
 	state := first.Local("state")
 	state.Attr("finished").Value(slotFinished)
-	frontStamps(state.Attr("time_stats"), stats)
+	frontStamps(state.Attr("time_stats"), stats, nameCreated, nameTokenized, nameDispatch, nameDispatched)
 
 	finish := plan.New(planFinish, api("set_finished_time"), depthStamp)
-	frontStamps(finish.Local("self"), stats)
+	frontStamps(finish.Local("self"), stats, nameDispatch, nameDispatched, nameFirst)
 	finish.Frame(plan.Func(moduleTokenizer, "TokenizerManager._handle_batch_output"), depthStamp).Local("rid").Str(slotID, maxIDBytes)
 	finish.Frame(plan.Func(moduleTokenizer, "TokenizerManager._handle_abort_req"), depthStamp).Local("recv_obj").AttrOf(message, "rid").Str(slotAborted, maxIDBytes)
 
@@ -249,8 +258,9 @@ func FrontProbes(in *python.Interp) ([]engine.Probe, error) {
 	}}, nil
 }
 
-func frontStamps(r *plan.Ref, have []string) {
-	for _, name := range frontNames {
+// frontStamps reads those of the stamps that the version has.
+func frontStamps(r *plan.Ref, have []string, names ...string) {
+	for _, name := range names {
 		if has(have, name) {
 			r.Attr(name).Value(name)
 		}

@@ -89,6 +89,13 @@ var (
 	enteringParts = []string{"inflight_middle_chunks", "output_ids.len()"}
 )
 
+// handingStats are the names of those that only a server has which shares the work with
+// another: elsewhere they are not read.
+var handingStats = []string{
+	stampNames[stampBootstrap], stampNames[stampTransfer], stampNames[stampTransferred],
+	stampNames[stampPrealloc], stampNames[stampIncoming], stampNames[stampPrebuilt],
+}
+
 func allStamps() []timing {
 	all := make([]timing, stamps)
 	for s := range all {
