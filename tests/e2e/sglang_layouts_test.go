@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"inferspan/correlate/semconv"
 	"inferspan/probes/target"
+	"inferspan/tests/cache"
 	"inferspan/tests/workload"
 )
 
@@ -27,6 +29,7 @@ type sglangLayout struct {
 	drafts  bool
 	retract bool
 	play    []string
+	then    func(*testing.T, *engine) // what is tried besides
 }
 
 // TestSGLangLayouts tries engines of several processes and options, each a minute or two.
@@ -36,13 +39,23 @@ func TestSGLangLayouts(t *testing.T) {
 		t.Skip("INFERSPAN_LAYOUTS=1 is not set: this test starts many engines")
 	}
 	cpus := "SGLANG_CPU_OMP_THREADS_BIND=0|1" // one for each rank
+	gloo := "SGLANG_NCCL_SO_PATH=/nonexistent/libnccl.so"
+	root, err := cache.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
 	retracts := append([]string{"--max-total-tokens", "3000", "--schedule-conservativeness", "0.1"}, "--chunked-prefill-size", fmt.Sprint(sglangChunk))
 	for _, l := range []sglangLayout{
 		{name: "data parallel", env: []string{cpus}, flags: []string{"--dp-size", "2"}, cores: 2, ranks: 1, control: true, workers: 1},
-		{name: "tensor parallel", env: []string{cpus, "SGLANG_NCCL_SO_PATH=/nonexistent/libnccl.so"}, flags: []string{"--tp-size", "2"}, cores: 1, ranks: 2, workers: 1},
+		{name: "tensor parallel", env: []string{cpus, gloo}, flags: []string{"--tp-size", "2"}, cores: 1, ranks: 2, workers: 1},
+		// The last rank has no embeddings that its output layer could share.
+		{name: "pipeline parallel", env: []string{cpus, gloo}, flags: []string{"--pp-size", "2", "--json-model-override-args", `{"tie_word_embeddings": false}`}, cores: 1, ranks: 2, workers: 1},
+		{name: "attention data parallel", env: []string{cpus, gloo, "INFERSPAN_MODEL=" + filepath.Join(root, "tiny-qwen3")},
+			flags: []string{"--tp-size", "2", "--dp-size", "2", "--enable-dp-attention"}, cores: 2, ranks: 1, control: true, workers: 1},
+		{name: "serve command", env: []string{"ENTRY=serve"}, cores: 1, ranks: 1, workers: 1},
 		{name: "tokenizer workers", flags: []string{"--tokenizer-worker-num", "2"}, cores: 1, ranks: 1, workers: 2},
 		{name: "retraction", flags: retracts, cores: 1, ranks: 1, workers: 1, retract: true, play: []string{"retract"}},
-		{name: "speculative", flags: []string{"--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4"}, cores: 1, ranks: 1, workers: 1, drafts: true},
+		{name: "speculative", flags: []string{"--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4", "--enable-metrics"}, cores: 1, ranks: 1, workers: 1, drafts: true, then: acceptLength},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			e := startWith(t, serveSGLang, l.env, append([]string{"--sleep-on-idle"}, l.flags...)...)
@@ -61,6 +74,9 @@ func TestSGLangLayouts(t *testing.T) {
 			l.check(t, log, tr.mustStop(t))
 			if n := page.sum("inferspan_lost_records_total") + page.sum("inferspan_steps_missed_total"); n != 0 {
 				t.Errorf("%v records or steps were lost", n)
+			}
+			if l.then != nil {
+				l.then(t, e)
 			}
 		})
 	}
@@ -139,7 +155,7 @@ func (l *sglangLayout) check(t *testing.T, log []workload.Entry, spans []*span) 
 		completion, ok := s.number(semconv.AttrGenAIUsageCompletionTokens)
 		prompt, _ := s.number(semconv.AttrGenAIUsagePromptTokens)
 		if want.InputTokens != nil && want.OutputTokens != nil && (prompt != float64(*want.InputTokens) || completion != float64(*want.OutputTokens)) || !ok {
-			f.add("%s: %v prompt and %v output tokens, want %v and %v", id, prompt, completion, *want.InputTokens, *want.OutputTokens)
+			f.add("%s: %v prompt and %v output tokens (known: %v), want those of %+v", id, prompt, completion, ok, *want)
 		}
 		threads := map[string]int{}
 		for _, th := range below[s.TraceID+s.SpanID] {
@@ -192,8 +208,9 @@ func (l *sglangLayout) check(t *testing.T, log []workload.Entry, spans []*span) 
 // scheduler checks the stages n of a scheduler's thread, and tells if it says that some are missing.
 func (l *sglangLayout) scheduler(f *faults, id string, th *span, n map[string]int, completion int) (partial bool) {
 	partial = th.Attrs[semconv.AttrInferspanPartial] != nil
-	rank, _ := th.number(semconv.AttrTPRank)
-	silent := rank > 0 // it sends nothing, so that its last results are not seen
+	tp, _ := th.number(semconv.AttrTPRank)
+	pp, _ := th.number(semconv.AttrPPRank)
+	silent := l.ranks > 1 && tp+pp > 0 // it sends nothing, so that its last results are not seen
 	for _, name := range []string{"request_process", "prefill_waiting", "prefill_forward", "decode_forward"} {
 		if n[name] == 1 || name == "decode_forward" && completion < 2 || l.retract && n[name] > 1 {
 			continue
