@@ -163,6 +163,11 @@ func waitDetail(t *testing.T, addr string) {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
+	for k, v := range scrape(t, "http://"+addr+"/metrics") {
+		if strings.HasPrefix(k, "inferspan_detail_active") {
+			t.Logf("%s %v", k, v)
+		}
+	}
 	t.Fatal("no probes on the interpreters after a minute")
 }
 

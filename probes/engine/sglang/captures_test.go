@@ -208,3 +208,23 @@ func TestUnkept(t *testing.T) {
 		t.Errorf("marks %q, want %q", got, want)
 	}
 }
+
+// TestHanding: a server's stamps are those of its part.
+func TestHanding(t *testing.T) {
+	for loop, want := range map[string][]timing{
+		"event_loop_overlap":                {},
+		"event_loop_pp":                     {},
+		"event_loop_overlap_disagg_prefill": {stampBootstrap, stampTransfer, stampTransferred},
+		"event_loop_normal_disagg_decode":   {stampPrealloc, stampIncoming, stampPrebuilt},
+	} {
+		all := slices.Clone(stampNames[:])
+		got := handing(loop, all)
+		names := slices.Clone(stampNames[:stampBootstrap])
+		for _, k := range want {
+			names = append(names, stampNames[k])
+		}
+		if !slices.Equal(got, names) || !slices.Equal(all, stampNames[:]) {
+			t.Errorf("%s: %v, want %v", loop, got, names)
+		}
+	}
+}

@@ -73,8 +73,8 @@ func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Pro
 	stats := statFields(in, target.RoleCore)
 	var ahead []engine.Watch
 	loop, running := runningLoop(in)
-	if running && !strings.Contains(loop, "_disagg_") {
-		stats = slices.DeleteFunc(stats, func(name string) bool { return slices.Contains(handingStats, name) })
+	if running {
+		stats = handing(loop, stats)
 	}
 	for _, name := range loops {
 		if running && loop != name {
@@ -84,26 +84,34 @@ func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Pro
 		if _, err := in.Code(fn.Module, fn.Path...); err != nil {
 			continue
 		}
-		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, decoding(name))}})
+		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, handing(name, stats), name)}})
 	}
 	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: outputWatches(in, stats, generates)}}
 	if len(ahead) > 0 {
 		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
 	}
 	fn := plan.Func(moduleScheduler, "Scheduler.run_batch")
-	each := engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, decoding(loop))}}
+	each := engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, loop)}}
 	return append(probes, engine.Probe{
 		Detail: signal.DetailSteps, Callable: plan.Func("time", "monotonic"), Watches: []engine.Watch{each}, Waiting: busyLoop, PerTurn: 1,
 	})
 }
 
-// decoding returns which stamps a loop's batches that decode need.
-func decoding(loop string) []timing {
-	if strings.HasSuffix(loop, "_disagg_decode") {
-		return handedStats
+// handing leaves out the stamps that no request has in the server that runs a loop: those
+// of sharing the work with another, or of the other's part.
+func handing(loop string, stats []string) []string {
+	out := stampNames[stampBootstrap:]
+	switch {
+	case decodes(loop):
+		out = stampNames[stampBootstrap:stampPrealloc]
+	case strings.Contains(loop, "_disagg_"):
+		out = stampNames[stampPrealloc:]
 	}
-	return decodeStats
+	return slices.DeleteFunc(slices.Clone(stats), func(name string) bool { return slices.Contains(out, name) })
 }
+
+// decodes: the loop is that of a server whose prompts others compute.
+func decodes(loop string) bool { return strings.HasSuffix(loop, "_disagg_decode") }
 
 // runningLoop returns the name of the loop that the scheduler is in; ok is false if that
 // cannot be seen.
@@ -121,15 +129,20 @@ func runningLoop(in *python.Interp) (name string, ok bool) {
 	return "", false
 }
 
-// batchPlan reads a batch that was launched: its requests, with their times, those of a
-// batch that decodes with the stamps of decoding. Those of a decode step differ from
-// those of the step before by one stamp each, so that no more is read.
+// batchPlan reads a batch that a loop has launched: its requests, with their times. Those
+// of a decode step differ from those of the step before by one stamp each, so that no
+// more is read of a batch that decodes.
 //
 // Results come one or two steps later. A request whose result is about to be worked on,
 // which will replace its stamps, is in this batch or in the one before. What a result
 // sends shows the stamps, too, but not each does: a request that does not stream is in
 // some messages only.
-func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string, decoding []timing) *plan.Plan {
+func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string, loop string) *plan.Plan {
+	decoding := decodeStats
+	if decodes(loop) {
+		decoding = handedStats
+	}
+
 	p := plan.New(name, fn, depthLoop)
 	self := p.Local("self")
 	batch := p.Local("batch")
@@ -154,10 +167,12 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	last := self.Attr("last_batch")
 	before := self.Attr("last_batch").When(last.Differs(batch))
 	requests(before.Attr("reqs"), slotBefore, stats, resultStats, nil)
-	chunked := self.Attr("chunked_req")
-	chunked.Attr("rid").Str(slotChunked, maxIDBytes)
-	if has(stats, stampNames[stampChunk]) {
-		chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
+	if !decodes(loop) {
+		chunked := self.Attr("chunked_req")
+		chunked.Attr("rid").Str(slotChunked, maxIDBytes)
+		if has(stats, stampNames[stampChunk]) {
+			chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
+		}
 	}
 	// Last, since it may need all the room that is left.
 	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, nil)

@@ -70,7 +70,7 @@ var stampNames = [stamps]string{
 
 // Stamps that are read of requests: of those that enter a batch, of those of a batch
 // that decodes, at its launch and when its outputs are sent, of those whose result was
-// another, and of those that end. One record holds some 180, 540 (390 on a decode
+// another, and of those that end. One record holds at least some 180, 540 (390 on a decode
 // server), 680, 450 and 150 of them, with ids of 32 bytes.
 var (
 	batchStats = []timing{
@@ -88,13 +88,6 @@ var (
 	// generated, how often it was put back.
 	enteringParts = []string{"inflight_middle_chunks", "output_ids.len()"}
 )
-
-// handingStats are the names of those that only a server has which shares the work with
-// another: elsewhere they are not read.
-var handingStats = []string{
-	stampNames[stampBootstrap], stampNames[stampTransfer], stampNames[stampTransferred],
-	stampNames[stampPrealloc], stampNames[stampIncoming], stampNames[stampPrebuilt],
-}
 
 func allStamps() []timing {
 	all := make([]timing, stamps)
