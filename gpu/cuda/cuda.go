@@ -102,11 +102,23 @@ func (a *Probes) count() error {
 	return nil
 }
 
-// price notes what a hit of a probe that was put in costs.
-func (a *Probes) price(lib *attach.Library, symbol string, where attach.Where, hit bpf.CUDAHit) {
-	if hit != rare && lib.Stepped(symbol, where) {
+// attach has a program run at a function, where that costs least, and notes what it does.
+func (a *Probes) attach(lib *attach.Library, program bpf.Program, symbol string, where attach.Where, hit bpf.CUDAHit) (links []io.Closer, means string, err error) {
+	prog := a.tracer.Program(program)
+	if prog == nil {
+		return nil, "", fmt.Errorf("no BPF program %s", program)
+	}
+	stepped := true
+	if where == attach.Entry {
+		links, stepped, err = lib.AttachEntry(prog, symbol, reads(program), a.target)
+		means = "uprobe"
+	} else {
+		links, means, err = lib.Attach(prog, symbol, where, a.target)
+	}
+	if err == nil && stepped && hit != rare {
 		a.stepped[hit] = true
 	}
+	return links, means, err
 }
 
 // Driver finds the driver in a process. The error wraps ErrNoDriver, or
@@ -258,10 +270,6 @@ func (a *Probes) Launches(on bool) error {
 // put attaches one entry of the table at each version of its function. The error is
 // that of a required one of which there is none.
 func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
-	prog := a.tracer.Program(e.program)
-	if prog == nil {
-		return fmt.Errorf("no BPF program %s", e.program)
-	}
 	at := make(map[uint64]bool)
 	var errs []error
 	for _, symbol := range e.symbols {
@@ -273,9 +281,8 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 		if err == nil {
 			at[fn.Offset] = true
 			var links []io.Closer
-			links, s.Means, err = lib.Attach(prog, symbol, e.where, p)
+			links, s.Means, err = a.attach(lib, e.program, symbol, e.where, e.hit)
 			a.driver[e.symbols[0]] = append(a.driver[e.symbols[0]], links...)
-			a.price(lib, symbol, e.where, e.hit)
 			s.Points = len(links)
 		}
 		if err != nil {

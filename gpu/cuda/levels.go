@@ -115,12 +115,11 @@ func (a *Probes) onVersions(lib *attach.Library, symbols []string, p runtimeProb
 			continue
 		}
 		at[fn.Offset] = true
-		more, _, err := lib.Attach(a.tracer.Program(p.program), symbol, p.where, a.target)
+		more, _, err := a.attach(lib, p.program, symbol, p.where, p.hit)
 		if err != nil {
 			return links, err
 		}
 		links = append(links, more...)
-		a.price(lib, symbol, p.where, p.hit)
 	}
 	if len(at) == 0 {
 		return nil, errors.Join(missing...)

@@ -42,6 +42,22 @@ type probe struct {
 	required bool
 }
 
+// reads is how many integer arguments a program reads; stack and memory come beside them.
+func reads(p bpf.Program) int {
+	switch p {
+	case bpf.ProgCUDASyncContext, bpf.ProgCUDACompareGraph, bpf.ProgCUDACompareRecord, bpf.ProgCUDACompareEvent, bpf.ProgCUDACompareStream, bpf.ProgCUDACompareContext,
+		bpf.ProgCUDARuntimeCompare, bpf.ProgCUDARuntimeCompareEx:
+		return 0
+	case bpf.ProgCUDASyncEvent, bpf.ProgCUDASyncStream, bpf.ProgCUDALaunch, bpf.ProgCUDALaunchCoop:
+		return 1
+	case bpf.ProgCUDALaunchGraph, bpf.ProgCUDAEventRecord, bpf.ProgCUDAWaitEvent, bpf.ProgCUDALaunchEx:
+		return 2
+	case bpf.ProgCUDARecordFlags:
+		return 3
+	}
+	return 6 // all that are in registers
+}
+
 // rare is of calls that are made when an engine starts: what they cost does not count.
 const rare bpf.CUDAHit = -1
 

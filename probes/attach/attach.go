@@ -352,15 +352,17 @@ func (l *Library) Close() error { return l.file.Close() }
 // Func finds a function by its name. The error wraps elf.ErrNoSymbol or elf.ErrFormat.
 func (l *Library) Func(symbol string) (elf.Func, error) { return l.elf.Func(symbol) }
 
-// Stepped tells whether a hit of what Attach puts there traps twice: the kernel executes
-// the instruction instead of emulating it. It is true where that is not certain.
-func (l *Library) Stepped(symbol string, where Where) bool {
+// AttachEntry is Attach for a program that reads the first args integer arguments and what
+// lies on the stack, where its trap costs least. stepped tells that it is not emulated by
+// the kernel, or that this is not certain.
+func (l *Library) AttachEntry(prog *ebpf.Program, symbol string, args int, p *target.Process) (links []io.Closer, stepped bool, err error) {
 	fn, err := l.elf.Func(symbol)
-	if err != nil || where != Entry {
-		return true
+	if err != nil {
+		return nil, false, err
 	}
-	at, ok := l.elf.Emulated(fn)
-	return !ok || at != fn.Offset
+	at, emulated := l.elf.EmulatedKeeping(fn, args)
+	links, err = l.attach(prog, symbol, []uint64{at}, "uprobe", p)
+	return links, !emulated, err
 }
 
 // Attach has a program run at a function in the process p, or at all its returns, by
@@ -371,6 +373,12 @@ func (l *Library) Attach(prog *ebpf.Program, symbol string, where Where, p *targ
 	if err != nil {
 		return nil, "", err
 	}
+	links, err = l.attach(prog, symbol, offsets, means, p)
+	return links, means, err
+}
+
+// attach has a program run at each offset, or at none.
+func (l *Library) attach(prog *ebpf.Program, symbol string, offsets []uint64, means string, p *target.Process) (links []io.Closer, err error) {
 	for _, off := range offsets {
 		opts := &link.UprobeOptions{Address: off, PID: p.PID}
 		put := l.exe.Uprobe
@@ -379,11 +387,11 @@ func (l *Library) Attach(prog *ebpf.Program, symbol string, where Where, p *targ
 		}
 		one, err := put(symbol, prog, opts)
 		if err != nil {
-			return nil, "", errors.Join(append([]error{explain(err)}, bpf.CloseAll(links)...)...)
+			return nil, errors.Join(append([]error{explain(err)}, bpf.CloseAll(links)...)...)
 		}
 		links = append(links, one)
 	}
-	return links, means, nil
+	return links, nil
 }
 
 // points returns the offsets in the file to probe, and by which means.

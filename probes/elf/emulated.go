@@ -3,6 +3,7 @@ package elf
 import (
 	"bytes"
 	"debug/elf"
+	"slices"
 
 	"golang.org/x/arch/x86/x86asm"
 )
@@ -27,6 +28,72 @@ func (f *File) Emulated(fn Func) (offset uint64, ok bool) {
 	}
 	at := emulatedX86(code)
 	return fn.Offset + uint64(at), at > 0 || emulates(code)
+}
+
+// EmulatedKeeping is Emulated for probes that read the first args integer arguments, or what
+// lies on the stack: these are still where they are at the entry.
+func (f *File) EmulatedKeeping(fn Func, args int) (offset uint64, ok bool) {
+	at, ok := f.Emulated(fn)
+	if !ok || at == fn.Offset {
+		return at, ok
+	}
+	code, err := f.code(fn)
+	if err != nil || !keepsX86(code[:at-fn.Offset], args) {
+		return fn.Offset, false
+	}
+	return at, true
+}
+
+// Numbers of registers as instructions have them.
+const rspX86 = 4
+
+var argsX86 = [...]int{7, 6, 2, 1, 8, 9} // rdi, rsi, rdx, rcx, r8, r9
+
+// keepsX86 reports whether instructions leave the first args arguments, the stack pointer
+// and memory as they are. It knows those that compilers put there.
+func keepsX86(code []byte, args int) bool {
+	kept := argsX86[:min(args, len(argsX86))]
+	for at := 0; at < len(code); {
+		if bytes.HasPrefix(code[at:], endbr64) {
+			at += len(endbr64)
+			continue
+		}
+		inst, ok := decodeX86(code[at:])
+		if !ok {
+			return false
+		}
+		at += inst.Len
+		switch inst.Op {
+		case x86asm.CMP, x86asm.TEST, x86asm.NOP:
+			continue
+		case x86asm.MOV, x86asm.MOVZX, x86asm.MOVSX, x86asm.MOVSXD, x86asm.LEA, x86asm.XOR, x86asm.AND, x86asm.OR, x86asm.ADD, x86asm.SUB:
+		default:
+			return false
+		}
+		reg, ok := inst.Args[0].(x86asm.Reg)
+		n := registerX86(reg)
+		if !ok || n < 0 || n == rspX86 || slices.Contains(kept, n) {
+			return false
+		}
+	}
+	return true
+}
+
+// registerX86 returns the number of the register that r is, or is a part of; -1 if it is
+// no general one.
+func registerX86(r x86asm.Reg) int {
+	for _, x := range [...]struct {
+		first, last x86asm.Reg
+		number      int // of first
+	}{
+		{x86asm.RAX, x86asm.R15, 0}, {x86asm.EAX, x86asm.R15L, 0}, {x86asm.AX, x86asm.R15W, 0}, {x86asm.AL, x86asm.BL, 0},
+		{x86asm.AH, x86asm.BH, 0}, {x86asm.SPB, x86asm.DIB, 4}, {x86asm.R8B, x86asm.R15B, 8},
+	} {
+		if x.first <= r && r <= x.last {
+			return x.number + int(r-x.first)
+		}
+	}
+	return -1
 }
 
 // emulatedX86 is Emulated for the bytes of a function.

@@ -90,3 +90,36 @@ func TestEmulatedFile(t *testing.T) {
 		t.Errorf("a function that cannot be read: %#x, %v, want its entry", at, ok)
 	}
 }
+
+func TestKeeps(t *testing.T) {
+	for _, tt := range []struct {
+		name, code string
+		args       int // of so many it keeps all, and not of one more; 6: of all, -1: of none
+	}{
+		{"nothing", "", 6},
+		{"control-flow protection", "f3 0f 1e fa", 6},
+		{"third argument made", "31 d2", 2},
+		{"part of the third argument", "b6 01", 2},
+		{"arguments moved on", "49 89 c8 48 89 d1", 3},
+		{"moved to another register", "48 89 f8", 6},
+		{"read from the stack", "48 8b 44 24 18 4c 8b 54 24 20", 6},
+		{"compared with memory", "81 3d 00 00 00 00 00 ba 1c 32", 6},
+		{"room on the stack", "48 83 ec 18", -1},
+		{"written to the stack", "48 89 7c 24 08", -1},
+		{"first argument", "48 8d 7c 24 08", 0},
+		{"popped", "5f", -1},
+		{"exchanged", "48 87 f7", -1},
+		{"vector instruction", "c5 f8 77", -1},
+		{"cut", "48 8b", -1},
+	} {
+		code, err := hex.DecodeString(strings.ReplaceAll(tt.code, " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for args := range 7 {
+			if got, want := keepsX86(code, args), args <= tt.args; got != want {
+				t.Errorf("%s: of %d arguments %v, want %v", tt.name, args, got, want)
+			}
+		}
+	}
+}
