@@ -74,10 +74,14 @@ rig: ## build the fake GPU for tests into the cache folder
 engine-cuda: ## install vLLM for CUDA, which runs on the fake GPU (7 GB)
 	tests/engines/vllm-cuda/install.sh
 
+.PHONY: engine-sglang-cuda
+engine-sglang-cuda: ## install SGLang for CUDA, which runs on the fake GPU (10 GB)
+	tests/engines/sglang-cuda/install.sh
+
 .PHONY: test-gpu
-test-gpu: build engine-cuda ## vLLM for CUDA on the fake GPU, traced (root)
+test-gpu: build engine-cuda engine-sglang-cuda ## vLLM and SGLang for CUDA on the fake GPU, traced (root)
 	INFERSPAN_GPU=1 $(GOTEST) -count=1 ./tests/gpu
-	INFERSPAN_GPU=1 $(GOTEST) -v -count=1 -timeout 35m -run '^TestGPU' ./tests/e2e
+	INFERSPAN_GPU=1 $(GOTEST) -v -count=1 -timeout 60m -run '^TestGPU' ./tests/e2e
 
 .PHONY: captures
 captures: build engine ## record the scenarios again: tests/captures/*.isr and their goldens (root)

@@ -23,8 +23,14 @@ import (
 	"inferspan/tests/workload"
 )
 
-// needGPU skips the test, with the reason, where the CUDA build of the engine cannot run.
+// needGPU skips the test, with the reason, where the CUDA build of vLLM cannot run.
 func needGPU(t *testing.T) {
+	t.Helper()
+	needGPUOf(t, "vllm-cuda-0.32.0", "engine-cuda")
+}
+
+// needGPUOf is needGPU for the engine in a folder of the cache, which a target installs.
+func needGPUOf(t *testing.T, dir, target string) {
 	t.Helper()
 	if os.Getenv("INFERSPAN_GPU") != "1" {
 		t.Skip("INFERSPAN_GPU=1 is not set: this test starts the CUDA build of an engine on a fake GPU")
@@ -36,9 +42,9 @@ func needGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []string{"cuda-rig/.complete", "vllm-cuda-0.32.0/.complete"} {
+	for _, f := range []string{"cuda-rig/.complete", dir + "/.complete"} {
 		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
-			t.Skipf("%v: \"make engine-cuda\" installs the CUDA build of vLLM", err)
+			t.Skipf("%v: \"make %s\" installs the CUDA build of the engine", err, target)
 		}
 	}
 	for _, f := range []string{binary, workloadBinary} {

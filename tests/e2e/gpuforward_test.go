@@ -125,19 +125,13 @@ func gpuForward(t *testing.T, mode, kernel string, devices int, levels ...string
 			}
 			runs = append(runs, r)
 		}
-		per := func(programs ...string) (sum float64) {
-			for _, p := range programs {
-				sum += runs[1][p] - runs[0][p]
-			}
-			return sum / (runs[1]["steps"] - runs[0]["steps"]) / float64(devices)
+		per := func(program string) float64 {
+			return (runs[1][program] - runs[0][program]) / (runs[1]["steps"] - runs[0]["steps"]) / float64(devices)
 		}
-		row := []float64{per("cuda_launch", "cuda_launch_ex", "cuda_launch_coop"), per("cuda_copy_in", "cuda_copy_out", "cuda_copy_device", "cuda_copy_other"),
-			per("cuda_wait_event"), per("cuda_launch_graph"), per("cuda_event_record", "cuda_event_record_flags"), per("cuda_sync_event", "cuda_sync_stream", "cuda_sync_context", "cuda_sync_exit")}
-		sum := 0.0
+		row, sum := cudaTraps(per)
 		fmt.Fprintf(w, "%s\t%.0f\t", counted, runs[1]["steps"]-runs[0]["steps"])
 		for _, x := range row {
 			fmt.Fprintf(w, "%.2f\t", x)
-			sum += x
 		}
 		fmt.Fprintf(w, "%.2f\t\n", sum)
 		if counted == "graph" && sum > 12 {
@@ -300,103 +294,42 @@ func checkForward(t *testing.T, counted string, waits bool, steps []*span, ops [
 			f.add("step %d has %d forward passes", s.Step, len(s.Forward))
 			continue
 		}
-		p := s.Forward[0]
+		p := &s.Forward[0]
 		passes++
 		kinds[p.Counted]++
 		if sampled {
 			counted = p.Counted
 		}
-		var kernels, graphs, inGraphs, copies, updates int
-		var copied int64
-		var launches []gpuOp
-		var event *gpuOp
-		for k := range ops {
-			o := &ops[k]
+		var window []gpuOp
+		updates := 0
+		for _, o := range ops {
 			if o.Enq < s.Start || o.Enq >= steps[i+1].Start {
 				continue
 			}
+			window = append(window, o)
 			if o.Name == "_post_update_kernel" {
 				updates++
 				if o.Grid[0] != len(s.Requests) {
 					f.add("step %d of %d requests: the log has %d", s.Step, len(s.Requests), o.Grid[0])
 				}
 			}
-			switch {
-			case o.Op == "graph":
-				graphs++
-				launches = append(launches, *o)
-			case o.Op == "kernel" && o.Graph != 0:
-				inGraphs++
-			case o.Op == "kernel":
-				kernels++
-				if counted == "all" {
-					launches = append(launches, *o)
-				}
-			case o.Op == "memcpy" && o.Graph == 0:
-				copies++
-				copied += o.Bytes
-			case o.Op == "event_record" && p.Submitted != 0 && o.Enq >= p.Submitted && event == nil:
-				event = o
-			}
 		}
 		if updates != 1 {
 			f.add("step %d: the log has %d steps there", s.Step, updates)
 		}
-		want := forward{Graphs: &graphs}
-		if counted == "all" {
-			want.Kernels, want.Copies, want.CopyBytes = &kernels, &copies, &copied
-		}
-		if graphs == 0 {
-			want.GraphKernel = new(int) // those of graphs made before attaching are not known
-		}
-		for _, c := range []struct {
-			what      string
-			got, want *int
-		}{{"kernels", p.Kernels, want.Kernels}, {"graphs", p.Graphs, want.Graphs}, {"copies", p.Copies, want.Copies}, {"kernels in graphs", p.GraphKernel, want.GraphKernel}} {
-			if (c.got == nil) != (c.want == nil) || c.got != nil && *c.got != *c.want {
-				f.add("step %d: %s %s, the log has %s", s.Step, c.what, intText(c.got), intText(c.want))
-			}
-		}
-		if p.Counted != counted || (p.CopyBytes == nil) != (counted != "all") || p.CopyBytes != nil && *p.CopyBytes != copied {
-			f.add("step %d: counted %s, %v bytes copied, the log has %d", s.Step, p.Counted, p.CopyBytes, copied)
-		}
-		// A probe comes before the driver notes the call, and behind what the same thread called
-		// before that, however busy the host is.
-		near := func(what string, got int64, call *gpuOp) {
-			earlier := s.Start
-			for k := range ops {
-				if o := &ops[k]; o.Tid == call.Tid && o.Enq < call.Enq {
-					earlier = max(earlier, o.Enq)
-				}
-			}
-			if got > call.Enq+50_000 || got < earlier-50_000 {
-				f.add("step %d: %s %d us before the log's, %d us behind the call before", s.Step, what, (call.Enq-got)/1000, (got-earlier)/1000)
-			}
-		}
-		if len(launches) > 0 {
-			near("first launch", p.First, &launches[0])
-			near("last launch", p.Last, &launches[len(launches)-1])
-		} else if p.First != 0 {
-			f.add("step %d: a launch at %d, the log has none", s.Step, p.First)
-		}
+		comparePass(&f, s, p, counted, window)
 		if !waits {
 			if p.Submitted != 0 || p.Done != 0 || p.Bound != "" {
 				f.add("step %d: a wait of a rank that does not wait: %+v", s.Step, p)
 			}
 			continue
 		}
+		event := eventAt(window, p.Submitted)
 		if event == nil {
 			f.add("step %d: no event in the log for the one recorded at %d", s.Step, p.Submitted)
 			continue
 		}
-		near("event", p.Submitted, event)
-		if p.Done < event.End {
-			f.add("step %d: the wait ended %d us before its event came", s.Step, (event.End-p.Done)/1000)
-		}
-		// It is certain only where there is time between the two.
-		if late := event.End - p.Wait; late > 200_000 && p.Bound != "gpu" || late < -200_000 && p.Bound != "host" && p.Done-p.Wait < 20_000 {
-			f.add("step %d: %s-bound; the event came %d us after the wait began", s.Step, p.Bound, late/1000)
-		}
+		compareWait(&f, s, p, window, event)
 		bound[p.Bound]++
 		if p.Submitted != 0 && p.Done > steps[i+1].Start {
 			overlapped++
@@ -420,6 +353,118 @@ func checkForward(t *testing.T, counted string, waits bool, steps []*span, ops [
 			f.add("sampled: %v, %d steps without a pass", kinds, missing)
 		}
 	}
+}
+
+// eventAt is the first event that was recorded from then on, nil if there is none.
+func eventAt(ops []gpuOp, at int64) *gpuOp {
+	for i := range ops {
+		if o := &ops[i]; o.Op == "event_record" && o.Graph == 0 && at != 0 && o.Enq >= at {
+			return o
+		}
+	}
+	return nil
+}
+
+// comparePass compares what a pass says with the operations in its time. Its first launch is
+// the first one from the beginning of the step on.
+func comparePass(f *faults, s *span, p *forward, counted string, window []gpuOp) {
+	var kernels, graphs, copies int
+	var copied int64
+	var launches []gpuOp
+	for _, o := range window {
+		switch {
+		case o.Op == "graph":
+			graphs++
+			launches = append(launches, o)
+		case o.Op == "kernel" && o.Graph == 0:
+			kernels++
+			if counted == "all" {
+				launches = append(launches, o)
+			}
+		case o.Op == "memcpy" && o.Graph == 0:
+			copies++
+			copied += o.Bytes
+		}
+	}
+	want := forward{Graphs: &graphs}
+	if counted == "all" {
+		want.Kernels, want.Copies, want.CopyBytes = &kernels, &copies, &copied
+	}
+	if graphs == 0 {
+		want.GraphKernel = new(int) // those of graphs made before attaching are not known
+	}
+	for _, c := range []struct {
+		what      string
+		got, want *int
+	}{{"kernels", p.Kernels, want.Kernels}, {"graphs", p.Graphs, want.Graphs}, {"copies", p.Copies, want.Copies}, {"kernels in graphs", p.GraphKernel, want.GraphKernel}} {
+		if (c.got == nil) != (c.want == nil) || c.got != nil && *c.got != *c.want {
+			f.add("step %d: %s %s, the log has %s", s.Step, c.what, intText(c.got), intText(c.want))
+		}
+	}
+	if p.Counted != counted || (p.CopyBytes == nil) != (counted != "all") || p.CopyBytes != nil && *p.CopyBytes != copied {
+		f.add("step %d: counted %s, %v bytes copied, the log has %d", s.Step, p.Counted, p.CopyBytes, copied)
+	}
+	if n := len(launches); n > 0 {
+		first := 0
+		for first < n-1 && launches[first].Enq < s.Start {
+			first++ // it prepares the step
+		}
+		nearCall(f, s, "first launch", p.First, window, &launches[first])
+		nearCall(f, s, "last launch", p.Last, window, &launches[n-1])
+	} else if p.First != 0 {
+		f.add("step %d: a launch at %d, the log has none", s.Step, p.First)
+	}
+}
+
+// nearCall compares times of one call of those in a step's time: a probe comes before the
+// driver notes the call, and behind what the same thread called before that, however busy the
+// host is.
+func nearCall(f *faults, s *span, what string, got int64, window []gpuOp, call *gpuOp) {
+	earlier := s.Start
+	for k := range window {
+		if o := &window[k]; o.Tid == call.Tid && o.Enq < call.Enq {
+			earlier = max(earlier, o.Enq)
+		}
+	}
+	if got > call.Enq+50_000 || got < earlier-50_000 {
+		f.add("step %d: %s %d us before the log's, %d us behind the call before", s.Step, what, (call.Enq-got)/1000, (got-earlier)/1000)
+	}
+}
+
+// compareWait compares the wait of a pass with what it was for in the log.
+func compareWait(f *faults, s *span, p *forward, window []gpuOp, end *gpuOp) {
+	if end.Op == "event_record" {
+		nearCall(f, s, "event", p.Submitted, window, end)
+	}
+	if p.Done < end.End {
+		f.add("step %d: the wait ended %d us before what it was for", s.Step, (end.End-p.Done)/1000)
+	}
+	// It is certain only where there is time between the two. A copy to memory that is not
+	// pinned has been waited for in its call.
+	there := "host"
+	if end.Op != "event_record" {
+		there = ""
+	}
+	if late := end.End - p.Wait; late > 200_000 && p.Bound != "gpu" || late < -200_000 && p.Bound != there && p.Done-p.Wait < 20_000 {
+		f.add("step %d: %s-bound; that came %d us after the wait began", s.Step, p.Bound, late/1000)
+	}
+}
+
+// cudaTraps returns hits of the probes on the CUDA driver by what they are for, and in all.
+func cudaTraps(per func(program string) float64) (row []float64, sum float64) {
+	for _, of := range [][]string{
+		{"cuda_launch", "cuda_launch_ex", "cuda_launch_coop"},
+		{"cuda_copy_in", "cuda_copy_out", "cuda_copy_device", "cuda_copy_other"},
+		{"cuda_wait_event"}, {"cuda_launch_graph"}, {"cuda_event_record", "cuda_event_record_flags"},
+		{"cuda_sync_event", "cuda_sync_stream", "cuda_sync_context", "cuda_sync_exit"},
+	} {
+		n := 0.0
+		for _, p := range of {
+			n += per(p)
+		}
+		row, sum = append(row, n), sum+n
+	}
+	return row, sum
 }
 
 func intText(n *int) string {

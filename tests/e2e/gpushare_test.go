@@ -66,11 +66,14 @@ func checkShares(t *testing.T, counted, method string, spans, steps []*span, ops
 	}
 	sum, n := 0.0, 0
 	for _, s := range spans {
-		if !s.llmRequest() {
+		id := s.text("inferspan.request.internal_id")
+		if strings.Contains(s.Name, "Req ") {
+			id = s.text("rid") // SGLang's
+		}
+		if id == "" {
 			continue
 		}
 		n++
-		id := s.text("inferspan.request.internal_id")
 		v, ok := s.number("inferspan.gpu.time")
 		if !ok {
 			f.add("%s has no GPU time: %v", id, s.Attrs["inferspan.unavailable"])

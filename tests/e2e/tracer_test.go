@@ -39,15 +39,18 @@ type span struct {
 	Resource map[string]any `json:"resource"`
 
 	// A line of a scheduler step (--steps) has these and no name.
-	Step     int64 `json:"step"`
-	Partial  bool  `json:"partial"`
-	Requests []struct {
-		ID     string  `json:"id"`
-		Tokens float64 `json:"tokens"`
-	} `json:"requests"`
-	Forward   []forward `json:"forward"`
-	FirstSkew *int64    `json:"first_launch_skew_nano"`
-	LastSkew  *int64    `json:"last_launch_skew_nano"`
+	Step      int64         `json:"step"`
+	Partial   bool          `json:"partial"`
+	Requests  []stepRequest `json:"requests"`
+	Forward   []forward     `json:"forward"`
+	FirstSkew *int64        `json:"first_launch_skew_nano"`
+	LastSkew  *int64        `json:"last_launch_skew_nano"`
+}
+
+// stepRequest is a request in a step.
+type stepRequest struct {
+	ID     string  `json:"id"`
+	Tokens float64 `json:"tokens"`
 }
 
 func (s *span) text(key string) string { v, _ := s.Attrs[key].(string); return v }
