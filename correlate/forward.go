@@ -72,8 +72,8 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 	e.kernels.mark(s)
 	h := e.gpuHost(s.PID)
 	if h == nil {
-		if s.Step == signal.StepUnmarked {
-			return // it says nothing of a step
+		if s.Step == signal.StepUnmarked || e.hasWorkers(s.PID) {
+			return // it says nothing of a step, or the process has others execute them
 		}
 		h = &gpuHost{pid: s.PID, tid: s.TID, core: e.coreOf(s.PID)}
 		e.gpuHosts = append(e.gpuHosts, h)

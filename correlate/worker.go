@@ -122,6 +122,11 @@ func (e *engine) coreOf(pid uint32) uint32 {
 	return 0
 }
 
+// hasWorkers reports whether a core has workers that are processes of their own.
+func (e *engine) hasWorkers(core uint32) bool {
+	return slices.ContainsFunc(e.procs, func(p process) bool { return p.core == core })
+}
+
 // awaited reports whether a worker of a core, in which there are probes, has not taken a
 // message yet.
 func (e *engine) awaited(core uint32) bool {

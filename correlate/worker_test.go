@@ -190,6 +190,20 @@ func TestWorkersBehind(t *testing.T) {
 	}
 }
 
+// TestWorkersByClock: steps that are not seen at their dispatch have no pass; the core, which
+// maps the driver as well, calls for nothing.
+func TestWorkersByClock(t *testing.T) {
+	s := newScript()
+	r0, _ := newWorkers(s)
+	newGPU(s).mark(100, true)
+	r0.take(100.3)
+	s.iterate(11, 100, 110, reqs(in("a", 16, 0, signal.StepNew, signal.StepPrefillEnd)))
+	trees, _ := run(t, Options{StepRecords: true, EventLimit: 1}, s.sig)
+	if got := steps(trees); len(got) != 1 || len(got[0].Forward) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestWorkersLost: what was not seen whole is not there, and the rest is as it would be.
 func TestWorkersLost(t *testing.T) {
 	base, _ := run(t, Options{StepRecords: true, EventLimit: 1}, twoRanks(func(string, workerScript, workerScript) {}).sig)
