@@ -93,7 +93,8 @@ type inside struct {
 	trap    trap
 	closers closers
 	first   arrivals
-	workers bool // there are processes that work for the cores
+	late    []*event.Record // states of cores from after the kernel's records
+	workers bool            // there are processes that work for the cores
 
 	mu     sync.Mutex
 	states probeStates
@@ -126,9 +127,22 @@ func (p *inside) end() {
 	p.done.Wait()
 }
 
-// take hands over the notes that are there, and the captures that waited for them.
-func (p *inside) take(put func(*event.Record) error) error {
+// take hands over the notes that are there, and the captures that waited for them. The
+// kernel's records have been handed over up to the time seen: what a core's state was later
+// waits until they have come that far. A core that is idle now need not have been so where
+// the records are.
+func (p *inside) take(put func(*event.Record) error, seen uint64) error {
+	for len(p.late) > 0 && p.late[0].Time <= seen {
+		if err := put(p.late[0]); err != nil {
+			return err
+		}
+		p.late = p.late[1:]
+	}
 	return takeNotes(p.notes, func(r *event.Record) error {
+		if note.Kind(r.Note) == note.KindState && (r.Time > seen || len(p.late) > 0) {
+			p.late = append(p.late, r)
+			return nil
+		}
 		if err := put(r); err != nil {
 			return err
 		}

@@ -212,7 +212,7 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	err := l.read(ctx, put)
 	l.inside.end()
 	l.gpus.end()
-	return errors.Join(err, l.inside.take(put), l.gpus.take(put), l.drain(put))
+	return errors.Join(err, l.inside.take(put, 0), l.gpus.take(put), l.drain(put), l.inside.take(put, math.MaxUint64))
 }
 
 // read reads until ctx ends or nothing is attached any more.
@@ -231,6 +231,9 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 		err := rd.Read(&rec)
 		switch {
 		case err == nil:
+			if err := l.inside.take(put, rec.Time); err != nil {
+				return err
+			}
 			if err := l.take(&rec, put); err != nil {
 				return err
 			}
@@ -242,7 +245,7 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 		default:
 			return fmt.Errorf("reading kernel records: %w", err)
 		}
-		if err := l.inside.take(put); err != nil {
+		if err := l.inside.take(put, now); err != nil {
 			return err
 		}
 		if err := l.gpus.take(put); err != nil {
