@@ -162,6 +162,9 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 			}
 			return Derived, "from the request's message to its last output: " + why
 		}
+		if c.unstamped != nil {
+			return Exact, "marked partial, with the stages that this version keeps no times of"
+		}
 		if c.silent {
 			return Exact, "ranks that send nothing end with what was last seen of them, and say so"
 		}

@@ -61,7 +61,7 @@ func TestSGLangCapabilities(t *testing.T) {
 			{"", "num_requests_total", Exact, ""}, {"", "gen_ai_server_request_duration", Exact, ""}, {"", "gen_ai.server.request.duration", Exact, ""},
 		}},
 		{name: "0.5.5", change: old, want: []want{
-			{"", request, Derived, "messages"}, {"", tokenizer, Unavailable, "keeps no times"}, {"", scheduler, Exact, ""},
+			{"", request, Derived, "messages"}, {"", tokenizer, Unavailable, "keeps no times"}, {"", scheduler, Exact, "marked partial"},
 			{"", "prefill_waiting", Exact, ""}, {"", "request_process", Unavailable, "keeps no times"}, {"", "prefill_forward", Unavailable, "keeps no times"}, {"", "decode_loop", Unavailable, "keeps no times"},
 			{scheduler, "schedule", Unavailable, "times of batches"}, {scheduler, "retract", Exact, ""},
 			{request, "gen_ai.latency.e2e", Unavailable, "keeps no times"}, {request, "gen_ai.latency.time_in_model_decode", Derived, "messages"},
