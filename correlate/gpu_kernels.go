@@ -111,11 +111,13 @@ func (k *gpuKernels) add(pid uint32, s *signal.GPUKernel) {
 	f.n += more
 }
 
-// mark takes the steps in, over which launches are divided.
+// mark takes the steps in, over which launches are divided. Those of workers that are
+// processes of their own are not known by their marks: what these launch has no mean.
 func (k *gpuKernels) mark(s *signal.GPUMark) {
+	step := s.Step == signal.StepBegins || s.Step == signal.StepLaunched
 	at := slices.IndexFunc(k.threads, func(t stepThread) bool { return t.pid == s.PID && t.tid == s.TID })
 	if at < 0 {
-		if s.Step == signal.StepUnmarked || len(k.threads) == maxStepThreads {
+		if !step || len(k.threads) == maxStepThreads {
 			return
 		}
 		at = len(k.threads)
@@ -124,7 +126,7 @@ func (k *gpuKernels) mark(s *signal.GPUMark) {
 	t := &k.threads[at]
 	t.lost = t.lost || s.Marks != t.marks+1
 	t.marks = s.Marks
-	if s.Step != signal.StepUnmarked && s.Launches {
+	if step && s.Launches {
 		t.steps++
 	}
 }
@@ -133,25 +135,26 @@ func (k *gpuKernels) mark(s *signal.GPUMark) {
 // the host called for one by one, while that was counted. Those in graphs are not among
 // them.
 type EngineKernels struct {
-	Model    string
-	Kernels  []KernelCount // the most launched first
-	Launches int64
-	Unnamed  int64 // launches of kernels without a name
+	Model    string        `json:"model"`
+	Kernels  []KernelCount `json:"kernels"` // the most launched first
+	Launches int64         `json:"launches"`
+	Unnamed  int64         `json:"unnamed"` // launches of kernels without a name
 	// Reused are launches of which it is not known which of two names is theirs; Beyond
 	// those that are not counted by kernel, for lack of room. Both are in Launches, and in
 	// no kernel.
-	Reused, Beyond int64
-	Unnoted        int64 // names that were given out and not noted, for lack of room
-	// Steps began, or had been launched, while launches were counted; 0 if that is not known.
-	Steps int64
+	Reused  int64 `json:"reused,omitempty"`
+	Beyond  int64 `json:"beyond,omitempty"`
+	Unnoted int64 `json:"unnoted,omitempty"` // names that were given out and not noted, for lack of room
+	// Steps began while launches were counted; 0 if that is not known.
+	Steps int64 `json:"steps,omitempty"`
 }
 
 // KernelCount is a kernel.
 type KernelCount struct {
-	Name     string // as in the source, without parameters; of one without a name its handle
-	Symbol   string // the driver's name, "" if it is not known
-	By       string // how it is known
-	Launches int64
+	Name     string `json:"name"`             // as in the source, without parameters; of one without a name its handle
+	Symbol   string `json:"symbol,omitempty"` // the driver's name, "" if it is not known
+	By       string `json:"by,omitempty"`     // how it is known
+	Launches int64  `json:"launches"`
 }
 
 // Kernels returns those of each engine that has some.

@@ -75,9 +75,10 @@ func TestKernelSteps(t *testing.T) {
 	}
 	want := EngineKernels{Launches: 8, Kernels: []KernelCount{{Name: "name of a", Symbol: "a", By: "symbols", Launches: 8}}}
 	mark(1, none, true)
+	mark(2, signal.StepTaken, true)
 	r.wantKernels(want)
 	mark(4, begins, true)
-	mark(5, none, true)
+	mark(5, signal.StepIdle, true)
 	mark(6, begins, false)
 	mark(7, launched, true)
 	want.Steps = 2

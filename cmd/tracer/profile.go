@@ -46,7 +46,7 @@ With --out it also writes, to a folder:
   spans.jsonl   every span
   metrics.prom  every metric, as Prometheus text
   summary.txt   the summary
-  report.json   target, capabilities, losses, traps`,
+  report.json   target, capabilities, losses, traps, kernels launched`,
 		Example: `  inferspan profile --pid 4242 --duration 30s
   inferspan profile --pid 4242 --duration 2m --out /tmp/run1 --precision 2`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -155,7 +155,7 @@ With --out it also writes, to a folder:
 				if werr := sum.Write(&plain); werr != nil {
 					return withCode(exitExport, werr)
 				}
-				report := profileReport{Engine: live.Engine, Capabilities: caps, Lost: p.Lost(), Traps: stats, Seconds: elapsed.Seconds()}
+				report := profileReport{Engine: live.Engine, Capabilities: caps, Lost: p.Lost(), Traps: stats, Kernels: p.Kernels(), Seconds: elapsed.Seconds()}
 				if werr := files.finish(text.Bytes(), plain.Bytes(), &report); werr != nil {
 					return errors.Join(werr, cerr)
 				}
@@ -184,6 +184,7 @@ type profileReport struct {
 	Capabilities []target.Capability         `json:"capabilities"`
 	Lost         []signal.LossCount          `json:"lost"`
 	Traps        map[string]bpf.ProgramStats `json:"traps,omitempty"`
+	Kernels      []correlate.EngineKernels   `json:"kernels,omitempty"`
 	Seconds      float64                     `json:"seconds"`
 }
 

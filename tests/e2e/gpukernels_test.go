@@ -1,0 +1,298 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"inferspan/agent"
+	"inferspan/bpf"
+	"inferspan/bpf/event"
+	"inferspan/correlate"
+	"inferspan/correlate/trace"
+	"inferspan/probes/procfs"
+	"inferspan/recording"
+)
+
+// TestGPUKernels compares what a recording has of the kernels that an engine launched,
+// between two points at which it is idle, with the log of the GPU: by name, from a tracer
+// that was there when the engine started, and from one that came later.
+func TestGPUKernels(t *testing.T) {
+	needGPU(t)
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		t.Skipf("the kernel does not count runs of BPF programs: %v", err)
+	}
+	defer stats.Close()
+	for _, mode := range []string{"eager", "default"} {
+		t.Run(mode, func(t *testing.T) {
+			log := filepath.Join(outDir(t), "gpu.ndjson")
+			if err := os.RemoveAll(log); err != nil {
+				t.Fatal(err)
+			}
+			early := make(chan *recorder)
+			go func() { early <- recordEarly(t, log) }()
+			e := startWith(t, serveCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=2000"})
+			r := <-early
+			if r == nil {
+				t.Fatal("no core of an engine came up to be recorded")
+			}
+			e.kernels(t, "early", log, r)
+			r = recordKernels(t, e.pid, "late")
+			for range 300 {
+				if strings.Contains(r.stderr.String(), "attached") {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			e.kernels(t, "late", log, r)
+		})
+	}
+}
+
+// recorder is a running "inferspan record".
+type recorder struct {
+	cmd    *exec.Cmd
+	file   string
+	stderr syncBuffer
+}
+
+func recordKernels(t *testing.T, pid int, name string) *recorder {
+	r := &recorder{file: filepath.Join(outDir(t), name+".isr")}
+	r.cmd = exec.Command(binary, "record", "--pid", strconv.Itoa(pid), "-o", r.file, "--cuda", "all", "--probe-work", "0", "--probe-wait", "0")
+	r.cmd.Stderr = &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Error(err)
+		return nil
+	}
+	t.Cleanup(func() {
+		if r.cmd.ProcessState == nil {
+			_ = r.cmd.Process.Kill()
+			_ = r.cmd.Wait()
+		}
+	})
+	return r
+}
+
+// recordEarly records an engine as soon as its core is there, which writes to a log of the
+// GPU; nil if none comes.
+func recordEarly(t *testing.T, log string) *recorder {
+	fs := procfs.FS{}
+	for range 1200 {
+		pids, _ := fs.PIDs()
+		for _, pid := range pids {
+			args, _ := fs.Cmdline(pid)
+			if !strings.Contains(strings.Join(args, " "), "EngineCore") {
+				continue
+			}
+			// It has its title where its environment was: its parent has that still.
+			st, err := fs.Stat(pid)
+			if err != nil {
+				continue
+			}
+			if env, err := fs.Env(st.PPID, "FAKE_CUDA_LOG"); err == nil && env["FAKE_CUDA_LOG"] == log {
+				return recordKernels(t, pid, "early")
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil
+}
+
+// kernels has the engine work and ends the recording, and compares.
+func (e *engine) kernels(t *testing.T, when, log string, r *recorder) {
+	t.Helper()
+	// A point is a look later, so that all before it is in.
+	point := func() (mono uint64, wall int64, runs map[string]int64) {
+		e.idle(t)
+		time.Sleep(2500 * time.Millisecond)
+		var m, w unix.Timespec
+		if unix.ClockGettime(unix.CLOCK_MONOTONIC, &m) != nil || unix.ClockGettime(unix.CLOCK_REALTIME, &w) != nil {
+			t.Fatal("no clocks")
+		}
+		runs, _ = programs(t, r.cmd.Process.Pid)
+		time.Sleep(1500 * time.Millisecond)
+		return uint64(m.Nano()), w.Nano(), runs
+	}
+	work := func() {
+		e.generate(t, 1, 50)
+		e.generate(t, 8, 50)
+	}
+	begun, begunWall, _ := point()
+	work()
+	// Names are found while it works, and in the interpreter by and by.
+	for range 8 {
+		e.generate(t, 1, 5)
+		time.Sleep(2 * time.Second)
+	}
+	middle, middleWall, before := point()
+	work()
+	end, endWall, after := point()
+	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Wait(); err != nil {
+		t.Fatalf("record: %v\n%s", err, r.stderr.String())
+	}
+	ops, _ := gpuLog(t, log, 0)
+	at := kernelsAt(t, r.file, begun, middle, end)
+	f := faults{t: t}
+	defer f.end("kernels, attached " + when)
+	for _, tt := range []struct {
+		what     string
+		from, to correlate.EngineKernels
+		log      map[string]int64
+	}{
+		{"while names are found", at[0], at[1], logged(ops, begunWall, middleWall)},
+		{"with names", at[1], at[2], logged(ops, middleWall, endWall)},
+	} {
+		var launches, named, kernels, unnamed int64
+		got := map[string]int64{}
+		for _, k := range tt.to.Kernels {
+			got[k.Symbol] += k.Launches
+		}
+		// What had no name at the first point may have one at the second.
+		last := map[string]int64{}
+		for _, k := range at[2].Kernels {
+			last[k.Symbol] = k.Launches
+		}
+		for _, k := range tt.from.Kernels {
+			if k.Symbol != "" {
+				got[k.Symbol] -= k.Launches
+			}
+		}
+		for name, n := range tt.log {
+			launches += n
+			kernels++
+			switch {
+			case got[name] == n:
+				named += n
+			case last[name] != 0:
+				f.add("%s: %d launches of %s, the log has %d", tt.what, got[name], name, n)
+			default:
+				unnamed += n
+			}
+		}
+		if now := tt.to.Launches - tt.from.Launches; now != launches {
+			f.add("%s: %d launches, the log has %d", tt.what, now, launches)
+		}
+		for name, n := range got {
+			if name != "" && n != 0 && tt.log[name] == 0 {
+				f.add("%s: %d launches of %s, which the log does not have", tt.what, n, name)
+			}
+		}
+		if unnamed > 0 {
+			f.add("%s: %d of %d launches have no name", tt.what, unnamed, launches)
+		}
+		t.Logf("attached %s, %s: %d launches of %d kernels, %.1f%% with names", when, tt.what, launches, kernels, 100*float64(named)/float64(launches))
+	}
+	by := map[string]int{}
+	for _, k := range at[2].Kernels {
+		by[k.By]++
+	}
+	if at[2].Beyond+at[2].Reused+at[2].Unnoted != 0 {
+		f.add("not counted: %+v", at[2])
+	}
+	// Names are asked for when a library is ready to launch a kernel; the rig's cuBLAS and
+	// NCCL ask at each launch. Those calls are not launches. Nor does it count that the first
+	// launches are compared with the runtime's, which is not for names.
+	var traps, asked, n int64
+	for program, runs := range after {
+		runs -= before[program]
+		switch bpf.Program(program) {
+		case bpf.ProgCUDALaunch, bpf.ProgCUDALaunchEx, bpf.ProgCUDALaunchCoop, bpf.ProgCUDARuntimeLaunch, bpf.ProgCUDARuntimeLaunchEx,
+			bpf.ProgCUDAPairBegin, bpf.ProgCUDAPairBeginEx, bpf.ProgCUDAPairEnd:
+			traps += runs
+		case bpf.ProgCUDANameBegin, bpf.ProgCUDANameEnd, bpf.ProgCUDAAliasBegin, bpf.ProgCUDAAliasEnd:
+			asked += runs
+		}
+	}
+	for _, o := range ops {
+		// Nodes of a graph are launched when it is made.
+		if o.Op == "kernel" && o.Graph == 0 && o.Enq >= middleWall && o.Enq < endWall {
+			n++
+		}
+	}
+	t.Logf("attached %s: names by %v; %.3f traps per launch when they are known, and %d where the driver is asked for names", when, by, float64(traps)/float64(n), asked)
+	if traps != n {
+		f.add("%d traps at %d launches", traps, n)
+	}
+}
+
+// logged counts the kernels of a log by name, those in graphs left out.
+func logged(ops []gpuOp, from, to int64) map[string]int64 {
+	n := map[string]int64{}
+	for _, o := range ops {
+		if o.Op == "kernel" && o.Graph == 0 && o.Enq >= from && o.Enq < to {
+			n[o.Name]++
+		}
+	}
+	return n
+}
+
+// kernelsAt replays a recording up to each of some times.
+func kernelsAt(t *testing.T, file string, times ...uint64) (out []correlate.EngineKernels) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := recording.NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := agent.NewPipeline(agent.Options{}, func(*trace.Tree) {})
+	point := func() {
+		all := p.Kernels()
+		if len(all) == 0 {
+			all = append(all, correlate.EngineKernels{})
+		}
+		if len(all) > 1 {
+			t.Fatalf("%d engines", len(all))
+		}
+		k := all[0]
+		k.Kernels = slices.Clone(k.Kernels)
+		out = append(out, k)
+	}
+	var rec event.Record
+	for {
+		it, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case it.Engine != nil:
+			err = p.Engine(it.Engine)
+		case it.Record != nil:
+			if err = event.Decode(it.Record, &rec); err == nil {
+				for len(out) < len(times) && rec.Time >= times[len(out)] {
+					point()
+				}
+				err = p.Record(&rec)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(out) < len(times) {
+		t.Fatal(fmt.Errorf("the recording ends before the point at %d", times[len(out)]))
+	}
+	return out
+}
