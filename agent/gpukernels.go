@@ -9,13 +9,12 @@ import (
 	"inferspan/gpu/triton"
 	"inferspan/probes/note"
 	"inferspan/probes/procfs"
-	"inferspan/probes/python"
 )
 
 // kernelNotes makes notes of what a process launches.
 type kernelNotes struct {
 	pid       uint32
-	names     cuda.Names // nil before the interpreter is there
+	names     cuda.Names
 	sent      map[kernelKey]cuda.Kernel
 	uncounted bpf.CUDAUncounted
 }
@@ -26,7 +25,7 @@ type kernelKey struct {
 }
 
 func newKernelNotes(pid int) *kernelNotes {
-	return &kernelNotes{pid: uint32(pid), sent: make(map[kernelKey]cuda.Kernel)}
+	return &kernelNotes{pid: uint32(pid), names: triton.Of(pid).Names, sent: make(map[kernelKey]cuda.Kernel)}
 }
 
 // look returns the records of what changed since the last look.
@@ -52,9 +51,6 @@ func (k *kernelNotes) look(p *cuda.Probes) ([]*event.Record, error) {
 	k.uncounted = now.Uncounted
 	return note.PutGPUKernels(k.pid, bpf.Monotonic(), n)
 }
-
-// names has kernels' names looked for in the interpreter too.
-func (g *gpuWork) names(in *python.Interp) { g.launched.names = triton.New(in).Names }
 
 // kernels sends what was launched since the last look.
 func (g *gpuWork) kernels(ctx context.Context) {

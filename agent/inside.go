@@ -182,7 +182,6 @@ func (p *inside) core(ctx context.Context, proc *target.Process, open opener) {
 	}
 	w := p.attach(ctx, proc, in, pk.Probes())
 	defer w.close()
-	work.names(in)
 	work.govern(w.governor)
 	work.look(ctx)
 	looked := p.requests(ctx, pid, pk.Requests)

@@ -58,7 +58,6 @@ func (p *inside) worker(ctx context.Context, proc *target.Process, open frontOpe
 			if w.interp == nil {
 				return
 			}
-			work.names(in)
 			work.govern(w.governor)
 		}
 		p.first.done(proc.PID)

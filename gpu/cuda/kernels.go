@@ -42,7 +42,7 @@ type functions struct {
 }
 
 // Names tells the names of those functions of the driver that the program itself has
-// names for.
+// names for. It is called from one goroutine at a time, not that of Kernels.
 type Names func(handles []uint64) map[uint64]string
 
 // Kernels returns what was launched so far, with what names can be had, here or by others. Where a handle has
@@ -69,9 +69,7 @@ func (a *Probes) Kernels(others Names) (Kernels, error) {
 			}
 		}
 	}
-	// What cannot be read has no names there.
-	_ = f.names.search(search)
-	f.names.ask(driver, others)
+	f.names.look(search, driver, others)
 	k := Kernels{Uncounted: uncounted}
 	var open []uint64
 	for _, x := range all {
@@ -83,7 +81,7 @@ func (a *Probes) Kernels(others Names) (Kernels, error) {
 		if !usable(one.Name) {
 			one.Name, one.By = "", ""
 		}
-		if one.Name == "" && !x.Runtime && !x.Settled && !f.tried[x.Handle] {
+		if one.Name == "" && !x.Runtime && !x.Settled && !f.tried[x.Handle] && f.names.searched(x.Handle) {
 			open = append(open, x.Handle)
 		}
 		k.Kernels = append(k.Kernels, one)

@@ -1,8 +1,9 @@
 package cuda
 
 import (
-	"errors"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -20,18 +21,33 @@ const (
 	ByInterpreter  = "interpreter"  // the program that launches it has it, in Python
 )
 
-// namer finds the names of what a process launches. It is for one goroutine.
+// namer finds the names of what a process launches. It is for one goroutine, but searches
+// in another: on a busy host that may take seconds.
 //
 // A program that was compiled by nvcc has a stub on the host for each kernel. Since 12.8
 // the stub keeps the runtime's handle of the kernel in a variable of its own, which the
 // symbol tables name after the stub; before, the address of the stub is what is launched.
 type namer struct {
-	pid   int
 	given map[uint64]bpf.CUDAName // by handle, as the driver gave them
-	// Of libraries with kernels: each file once.
-	files map[fileID]*stubs
-	names map[uint64]string // by handle or address of a stub; "" where there is none
-	told  map[uint64]string // by handle, as the interpreter had it
+	names map[uint64]string       // by handle or address of a stub; "" where there is none
+	told  map[uint64]string       // by handle, as the interpreter had it
+
+	search    searcher // of the search under way, if there is one
+	searching bool
+	found     chan findings // of a search
+}
+
+// findings are what a search has found.
+type findings struct {
+	names map[uint64]string // of all handles that were searched for; "" where there is none
+	told  map[uint64]string
+}
+
+// searcher searches the libraries of a process. It is for one goroutine at a time.
+type searcher struct {
+	pid   int
+	files map[fileID]*stubs // of libraries, each file once; nil of one without kernels
+	names map[uint64]string // found in this search
 }
 
 type fileID struct{ dev, ino uint64 }
@@ -58,7 +74,10 @@ func usable(name string) bool {
 const maxVars = 1 << 20
 
 func newNamer(pid int) *namer {
-	return &namer{pid: pid, given: make(map[uint64]bpf.CUDAName), files: make(map[fileID]*stubs), names: make(map[uint64]string), told: make(map[uint64]string)}
+	return &namer{
+		given: make(map[uint64]bpf.CUDAName), names: make(map[uint64]string), told: make(map[uint64]string),
+		search: searcher{pid: pid, files: make(map[fileID]*stubs)}, found: make(chan findings, 1),
+	}
 }
 
 // give takes names that the driver gave. It tells how many calls gave what was known: of
@@ -106,20 +125,53 @@ func (n *namer) name(handle uint64) (name, by string) {
 	return "", ""
 }
 
-// ask has what is not known of handles told by others.
-func (n *namer) ask(handles []uint64, others Names) {
-	var unknown []uint64
+// look takes what a search has found, and begins another if there are handles without a
+// name. Those of the driver may be known to others.
+func (n *namer) look(handles, driver []uint64, others Names) {
+	if n.searching {
+		select {
+		case f := <-n.found:
+			n.searching = false
+			maps.Copy(n.names, f.names)
+			maps.Copy(n.told, f.told)
+		default:
+			return
+		}
+	}
+	wanted := make(map[uint64]bool)
 	for _, h := range handles {
-		if name, _ := n.name(h); name == "" {
+		h = n.origin(h)
+		if _, ok := n.names[h]; !ok && h != 0 {
+			wanted[h] = true
+		}
+	}
+	var unknown []uint64
+	for _, h := range driver {
+		if name, _ := n.name(h); name == "" && others != nil {
 			unknown = append(unknown, h)
 		}
 	}
-	if len(unknown) == 0 || others == nil {
+	if len(wanted)+len(unknown) == 0 {
 		return
 	}
-	for h, name := range others(unknown) {
-		n.told[h] = name
-	}
+	n.searching = true
+	go func() {
+		var f findings
+		if len(wanted) > 0 {
+			f.names = n.search.all(wanted)
+		}
+		unknown = slices.DeleteFunc(unknown, func(h uint64) bool { return f.names[h] != "" })
+		if len(unknown) > 0 {
+			f.told = others(unknown)
+		}
+		n.found <- f
+	}()
+}
+
+// searched tells whether the symbols were searched for a handle.
+func (n *namer) searched(handle uint64) bool {
+	_, ok := n.names[n.origin(handle)]
+	return ok
 }
 
 // origin is the handle that a handle was made of.
@@ -134,61 +186,43 @@ func (n *namer) origin(handle uint64) uint64 {
 	return handle
 }
 
-// search looks for handles in the symbols of the libraries of the process, each once.
-func (n *namer) search(handles []uint64) error {
-	wanted := make(map[uint64]bool)
-	for _, h := range handles {
-		h = n.origin(h)
-		if _, ok := n.names[h]; !ok && h != 0 {
-			wanted[h] = true
-		}
-	}
-	if len(wanted) == 0 {
-		return nil
-	}
+// all looks for handles in the symbols of the libraries of the process. What cannot be read
+// has no names.
+func (s *searcher) all(wanted map[uint64]bool) map[uint64]string {
+	s.names = make(map[uint64]string)
 	fs := procfs.FS{}
-	maps, err := fs.Maps(n.pid)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, m := range maps {
-		if !m.Exec() || m.Ino == 0 {
-			continue
-		}
-		if err := n.searchFile(fs, m, wanted); err != nil {
-			errs = append(errs, err)
+	mappings, _ := fs.Maps(s.pid)
+	for _, m := range mappings {
+		if m.Exec() && m.Ino != 0 {
+			_ = s.file(fs, m, wanted)
 		}
 	}
 	for h := range wanted {
-		if _, ok := n.names[h]; !ok {
-			n.names[h] = ""
+		if _, ok := s.names[h]; !ok {
+			s.names[h] = ""
 		}
 	}
-	return errors.Join(errs...)
+	return s.names
 }
 
-// searchFile looks for handles in one library.
-func (n *namer) searchFile(fs procfs.FS, m procfs.Mapping, wanted map[uint64]bool) error {
+// file looks for handles in one library.
+func (s *searcher) file(fs procfs.FS, m procfs.Mapping, wanted map[uint64]bool) error {
 	id := fileID{m.Dev, m.Ino}
-	s, known := n.files[id]
-	if known && (s == nil || s.mapping.Start != m.Start) {
+	lib, known := s.files[id]
+	if known && (lib == nil || lib.mapping.Start != m.Start || !lib.has(m, s.pid, wanted)) {
 		return nil
 	}
-	if known && !s.has(m, n.pid, wanted) {
-		return nil
-	}
-	f, _, err := fs.OpenMapped(n.pid, m)
+	f, _, err := fs.OpenMapped(s.pid, m)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	if !known {
-		if s, err = newStubs(f, m); err != nil {
+		if lib, err = newStubs(f, m); err != nil {
 			return err
 		}
-		n.files[id] = s
-		if s == nil || !s.has(m, n.pid, wanted) {
+		s.files[id] = lib
+		if lib == nil || !lib.has(m, s.pid, wanted) {
 			return nil
 		}
 	}
@@ -196,7 +230,7 @@ func (n *namer) searchFile(fs procfs.FS, m procfs.Mapping, wanted map[uint64]boo
 	if err != nil {
 		return err
 	}
-	return s.find(e, n.pid, wanted, n.names)
+	return lib.find(e, s.pid, wanted, s.names)
 }
 
 // newStubs reads where a library has handles of kernels; nil if it has no kernels, or if

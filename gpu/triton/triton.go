@@ -46,7 +46,8 @@ type found struct {
 
 // Finder finds names. It is for one goroutine, that of the interpreter.
 type Finder struct {
-	in    *python.Interp
+	pid   int            // of an interpreter that is not known yet
+	in    *python.Interp // nil: not known yet
 	found []found
 	seen  map[uint64]bool // addresses of those
 	tried map[uint64]int  // whole searches for a handle
@@ -55,6 +56,14 @@ type Finder struct {
 	modules []python.Item
 	classes map[uint64]int // by address
 	wanted  []uint64
+}
+
+// Of returns a finder for the kernels of a process, whose interpreter may not be there yet.
+// It looks at that by itself, beside others that do.
+func Of(pid int) *Finder {
+	f := New(nil)
+	f.pid = pid
+	return f
 }
 
 // New returns a finder for the kernels of an interpreter.
@@ -96,6 +105,13 @@ func (f *Finder) Names(handles []uint64) map[uint64]string {
 
 // begin begins to search all modules; false if there is nothing to find.
 func (f *Finder) begin() bool {
+	if f.in == nil {
+		in, err := python.Open(f.pid)
+		if err != nil {
+			return false
+		}
+		f.in = in
+	}
 	f.classes = make(map[uint64]int)
 	for i, c := range classes {
 		if v, err := f.in.Path(c.module, c.name); err == nil {

@@ -103,7 +103,7 @@ func testNames(t *testing.T, exe string) {
 		t.Fatal(err)
 	}
 	// Asked for when it is launched, so that it is there.
-	if got, want := New(in).Names([]uint64{0x60}), map[uint64]string{0x60: "late"}; !maps.Equal(got, want) {
+	if got, want := Of(cmd.Process.Pid).Names([]uint64{0x60}), map[uint64]string{0x60: "late"}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"inferspan/bpf"
 	"inferspan/gpu/cuda"
@@ -86,9 +87,13 @@ func (k *kernelApp) logged() map[string]uint64 {
 // known.
 func kernels(t *testing.T, p *cuda.Probes) (n map[string]uint64, by map[string]string) {
 	t.Helper()
-	k, err := p.Kernels(nil)
-	if err != nil {
-		t.Fatal(err)
+	var k cuda.Kernels
+	for range 4 { // names are searched for meanwhile
+		var err error
+		if k, err = p.Kernels(nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(250 * time.Millisecond)
 	}
 	if k.Uncounted != (bpf.CUDAUncounted{}) {
 		t.Errorf("not counted: %+v", k.Uncounted)
@@ -158,8 +163,10 @@ func TestKernelNames(t *testing.T) {
 			if _, err := p.Settle(); err != nil {
 				t.Fatal(err)
 			}
-			app.launch()
-			kernels(t, p)
+			for range 3 {
+				app.launch()
+				kernels(t, p)
+			}
 			last, _ := kernels(t, p)
 			before = app.logged()
 			for range 3 {
