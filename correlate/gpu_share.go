@@ -417,8 +417,10 @@ func (c *Correlator) gpuAttrs(v *view, a *attrs) {
 	default:
 		why = g.unknown
 	}
-	if d := e.detail(signal.DetailForward); (why == reasonCalls || why == reasonPass) && d != nil && d.was && d.lastOff <= r.endAt && (d.lastOff >= r.added || !d.active) {
-		why += ": " + r.lostDetail(signal.DetailForward)
+	for _, name := range []string{signal.DetailForward, signal.DetailMessages} {
+		if d := e.detail(name); (why == reasonCalls || why == reasonPass) && d != nil && d.was && d.lastOff <= r.endAt && (d.lastOff >= r.added || !d.active) {
+			why += ": " + r.lostDetail(name)
+		}
 	}
 	leave := func(name, why string) { v.unavailable.add(name + ": " + why) }
 	how := methodPass

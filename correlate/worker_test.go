@@ -300,3 +300,26 @@ func TestWorkersEnergy(t *testing.T) {
 		t.Errorf("%v J of 4 in a second, of which it had 18 ms: %v", v, requests[0].Attrs)
 	}
 }
+
+// TestWorkersTakenOut: a request says why it has no GPU time.
+func TestWorkersTakenOut(t *testing.T) {
+	s := twoRanks(func(when string, r0, _ workerScript) {
+		change := func(ms float64, active bool, reason string) {
+			r0.s.put(&signal.ProbeChange{At: at(ms), Engine: 1, PID: rank0PID, Probe: signal.DetailMessages, Active: active, Reason: reason})
+		}
+		switch when {
+		case "begin":
+			change(90, true, "")
+		case "third":
+			change(111.2, false, "they cost too much")
+		}
+	})
+	s.put(&signal.Detach{At: at(3000)})
+	trees, _ := run(t, NewOptions(), s.sig)
+	want := "inferspan.gpu.time: " + reasonPass + ": the probes were taken out: they cost too much"
+	for _, r := range find(trees, "llm_request") {
+		if got, _ := r.Attr("inferspan.unavailable").([]string); !slices.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
