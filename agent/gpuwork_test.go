@@ -1,15 +1,10 @@
 package agent
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"io"
 	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,62 +15,19 @@ import (
 	"inferspan/probes/attach/governor"
 	"inferspan/probes/note"
 	"inferspan/probes/target"
-	"inferspan/tests/cache"
+	"inferspan/tests/child"
+	"inferspan/tests/gpu/rig"
 )
 
 // startApp starts a program of the rig (tests/gpu/rig/apps) that does n of something for a
 // line of input, and returns a function that has it do so.
 func startApp(t *testing.T, name string, n int) (pid int, do func()) {
 	t.Helper()
-	if os.Getenv("INFERSPAN_GPU") != "1" {
-		t.Skip("INFERSPAN_GPU=1 is not set: this test needs the fake GPU, which is built with NVIDIA's headers")
-	}
-	root, err := cache.Dir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rig, app := filepath.Join(root, "cuda-rig"), filepath.Join(t.TempDir(), name)
-	lib := filepath.Join(rig, "lib")
-	if _, err := os.Stat(filepath.Join(rig, ".complete")); err != nil {
-		t.Skipf("%v: \"make rig\" builds the fake GPU", err)
-	}
-	if os.Getuid() != 0 {
-		t.Skip("not root: probes cannot be attached")
-	}
-	build := exec.Command("gcc", "-O1", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"), "-o", app,
-		"../tests/gpu/rig/apps/"+name+".c", filepath.Join(lib, "libcudart.so.13"))
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building %s.c: %v\n%s", name, err, out)
-	}
-	cmd := exec.Command(app, fmt.Sprint(n))
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+lib, "FAKE_CUDA_KERNEL_NS=100")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewReader(out)
-	if s, err := lines.ReadString('\n'); s != "ready\n" {
-		t.Fatalf("%s says %q, %v", name, s, err)
-	}
-	return cmd.Process.Pid, func() {
-		if _, err := io.WriteString(in, "\n"); err != nil {
-			t.Error(err)
-		}
-		if _, err := lines.ReadString('\n'); err != nil {
-			t.Error(err)
-		}
-	}
+	cmd := rig.Traced(t, name, "FAKE_CUDA_KERNEL_NS=100")
+	cmd.Args = append(cmd.Args, strconv.Itoa(n))
+	app := child.Start(t, cmd)
+	app.Expect("ready")
+	return app.PID(), func() { app.Do("") }
 }
 
 // TestGPUWorkGoverned: where launches come so fast that their traps cost more than the

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inferspan/probes/python"
+	"inferspan/tests/child"
 	"inferspan/tests/pythons"
 )
 
@@ -28,27 +28,13 @@ func TestInspectCommand(t *testing.T) {
 	if exe == "" {
 		t.Skip("no Python on this machine")
 	}
-	cmd := exec.Command(exe, "-u", "-c", "import sys; table = {'a': [1, None]}; print('ready'); sys.stdin.readline()")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { stdin.Close(); _ = cmd.Wait() }()
-	if sc := bufio.NewScanner(stdout); !sc.Scan() || sc.Text() != "ready" {
-		t.Fatal("the script did not start")
-	}
+	p := child.Start(t, exec.Command(exe, "-u", "-c", "import sys; table = {'a': [1, None]}; print('ready'); sys.stdin.readline()"))
+	p.Expect("ready")
 	gone := exec.Command("true")
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	pid := strconv.Itoa(cmd.Process.Pid)
+	pid := strconv.Itoa(p.PID())
 	run := func(args ...string) (string, error) {
 		root := newRoot()
 		var out bytes.Buffer

@@ -1,7 +1,6 @@
 package triton
 
 import (
-	"bufio"
 	"errors"
 	"maps"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"inferspan/probes/python"
+	"inferspan/tests/child"
 	"inferspan/tests/pythons"
 )
 
@@ -66,24 +66,9 @@ func TestNames(t *testing.T) {
 }
 
 func testNames(t *testing.T, exe string) {
-	cmd := exec.Command(exe, "-c", script)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
-	lines := bufio.NewScanner(stdout)
-	if !lines.Scan() || lines.Text() != "ready" {
-		t.Fatal("the script did not start")
-	}
-	in, err := python.Open(cmd.Process.Pid)
+	p := child.Start(t, exec.Command(exe, "-c", script))
+	p.Expect("ready")
+	in, err := python.Open(p.PID())
 	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("not allowed to read the memory of a child: %v", err)
 	}
@@ -99,11 +84,9 @@ func testNames(t *testing.T, exe string) {
 	if len(f.modules) != 0 || f.Names([]uint64{0x50, 0x99}) == nil || f.Names([]uint64{0x50, 0x99, 0x60}) == nil || f.Names([]uint64{0x50, 0x99}) != nil {
 		t.Errorf("what was searched for is searched for again, or what is new is not")
 	}
-	if _, err := stdin.Write([]byte("\n")); err != nil || !lines.Scan() {
-		t.Fatal(err)
-	}
+	p.Do("")
 	// Asked for when it is launched, so that it is there.
-	if got, want := Of(cmd.Process.Pid).Names([]uint64{0x60}), map[uint64]string{0x60: "late"}; !maps.Equal(got, want) {
+	if got, want := Of(p.PID()).Names([]uint64{0x60}), map[uint64]string{0x60: "late"}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -114,21 +97,9 @@ func TestNoTriton(t *testing.T) {
 	if len(have) == 0 {
 		t.Skip("no Python 3.12 on this machine")
 	}
-	cmd := exec.Command(have[0], "-c", "print('ready', flush=True); input()")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
-	bufio.NewScanner(stdout).Scan()
-	in, err := python.Open(cmd.Process.Pid)
+	p := child.Start(t, exec.Command(have[0], "-c", "print('ready', flush=True); input()"))
+	p.Expect("ready")
+	in, err := python.Open(p.PID())
 	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("not allowed to read the memory of a child: %v", err)
 	}

@@ -22,7 +22,7 @@ func TestCaptureCost(t *testing.T) {
 	}
 	eachPython(t, func(t *testing.T, path string) {
 		prog := startPython(t, path, "100", "1")
-		pid := prog.cmd.Process.Pid
+		pid := prog.PID()
 		threads(t, pid)
 		const n = 50_000
 		spin := func() time.Duration {

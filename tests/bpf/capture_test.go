@@ -1,12 +1,10 @@
 package bpf_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -24,6 +22,7 @@ import (
 	"inferspan/probes/python"
 	"inferspan/probes/python/plan"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
 	"inferspan/tests/pythons"
 )
 
@@ -47,10 +46,8 @@ func eachPython(t *testing.T, f func(t *testing.T, python string)) {
 
 // pyProgram is a running testdata/capture.py.
 type pyProgram struct {
+	*child.Process
 	t    *testing.T
-	cmd  *exec.Cmd
-	in   io.Writer
-	out  *bufio.Scanner
 	self int // its PID, as it sees it
 }
 
@@ -63,48 +60,31 @@ func startPythonIn(t *testing.T, attr *syscall.SysProcAttr, path string, args ..
 	t.Helper()
 	cmd := exec.Command(path, append([]string{"testdata/capture.py"}, args...)...)
 	cmd.SysProcAttr = attr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	p := &pyProgram{t: t, cmd: cmd, in: stdin, out: bufio.NewScanner(stdout)}
-	p.out.Buffer(nil, 1<<20)
+	p := &pyProgram{Process: child.Start(t, cmd), t: t}
 	// The PID is the one that the program knows itself by.
-	if !p.out.Scan() || !strings.HasPrefix(p.out.Text(), "ready ") {
-		t.Fatalf("%s: %q, %v", path, p.out.Text(), p.out.Err())
+	ready := p.Line()
+	self, ok := strings.CutPrefix(ready, "ready ")
+	if !ok {
+		t.Fatalf("%s: %q", path, ready)
 	}
-	p.self, _ = strconv.Atoi(strings.TrimPrefix(p.out.Text(), "ready "))
+	p.self, _ = strconv.Atoi(self)
 	return p
 }
 
 // do gives a command and returns the lines up to its end.
 func (p *pyProgram) do(command string) []string {
 	p.t.Helper()
-	if _, err := fmt.Fprintln(p.in, command); err != nil {
+	if err := p.Send("%s", command); err != nil {
 		p.t.Fatal(err)
 	}
 	var lines []string
-	for p.out.Scan() {
-		if p.out.Text() == "done" {
+	for {
+		line := p.Line()
+		if line == "done" {
 			return lines
 		}
-		lines = append(lines, p.out.Text())
+		lines = append(lines, line)
 	}
-	p.t.Fatalf("%s: the program ended: %v", command, p.out.Err())
-	return nil
 }
 
 // captures reads all captures in the background, until stop is called.
@@ -340,7 +320,7 @@ func TestCaptures(t *testing.T) {
 		for _, p := range append(stepPlans(), outputPlan(), nestedPlan()) {
 			o := load(t, bpf.Options{RingBytes: 32 << 20})
 			prog := startPython(t, path, fmt.Sprint(steps), "1")
-			i := interpreter(t, o, prog.cmd.Process.Pid, attach.PythonProbe{
+			i := interpreter(t, o, prog.PID(), attach.PythonProbe{
 				Callable: plan.Func("time", "monotonic"),
 				Watches:  []attach.Watch{{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{p}}},
 			})

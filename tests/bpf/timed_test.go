@@ -1,9 +1,6 @@
 package bpf_test
 
 import (
-	"bufio"
-	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -16,6 +13,7 @@ import (
 	"inferspan/probes/attach"
 	"inferspan/probes/python/plan"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
 )
 
 // timedCalls calls a C function and prints the size of its input and, in ns, between
@@ -45,35 +43,17 @@ sys.stdin.readline()
 func TestTimedCalls(t *testing.T) {
 	eachPython(t, func(t *testing.T, path string) {
 		o := load(t, bpf.Options{})
-		cmd := exec.Command(path, "-c", timedCalls)
-		stdin, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			stdin.Close()
-			cmd.Wait()
-		})
-		out := bufio.NewScanner(stdout)
-		if !out.Scan() {
-			t.Fatal("the program did not begin")
-		}
+		prog := child.Start(t, exec.Command(path, "-c", timedCalls))
+		prog.Expect("ready")
 		work := plan.Func("__main__", "work")
 		p := plan.New("work", work, 1)
 		p.Local("size").Value("size")
 		// Which of the functions is left by its own return instructions is up to the compiler.
 		var i *attach.Interpreter
+		var err error
 		name, reasons := "", ""
 		for _, fn := range []plan.Function{plan.Func("binascii", "crc32"), plan.Func("zlib", "adler32"), plan.Func("math", "factorial")} {
-			i, err = attach.AttachInterpreter(o, process(t, cmd.Process.Pid, target.RoleCore), openPython(t, cmd.Process.Pid), []attach.PythonProbe{
+			i, err = attach.AttachInterpreter(o, process(t, prog.PID(), target.RoleCore), openPython(t, prog.PID()), []attach.PythonProbe{
 				{Callable: fn, Timed: true, Watches: []attach.Watch{{Caller: work, Plans: []*plan.Plan{p}}}}})
 			if err != nil {
 				t.Fatal(err)
@@ -92,10 +72,12 @@ func TestTimedCalls(t *testing.T) {
 		defer i.Close()
 		status := i.Report()[0]
 		c := collect(t, o)
-		fmt.Fprintln(stdin, name)
+		if err := prog.Send("%s", name); err != nil {
+			t.Fatal(err)
+		}
 		var sizes, around []int64
-		for out.Scan() && out.Text() != "done" {
-			w := strings.Fields(out.Text())
+		for line := prog.Line(); line != "done"; line = prog.Line() {
+			w := strings.Fields(line)
 			size, _ := strconv.ParseInt(w[0], 10, 64)
 			ns, _ := strconv.ParseInt(w[1], 10, 64)
 			sizes, around = append(sizes, size), append(around, ns)
@@ -148,6 +130,6 @@ func TestTimedCalls(t *testing.T) {
 		if calls, ns, err := i.ProbeTimes(0); calls != 0 || ns != 0 || err != nil {
 			t.Errorf("without the probe: %d calls of %d ns, %v", calls, ns, err)
 		}
-		t.Logf("Python %s, %s: measuring adds %v; the program measures %d ns more", openPython(t, cmd.Process.Pid).Version, name, status.Overhead, rest[len(rest)/2])
+		t.Logf("Python %s, %s: measuring adds %v; the program measures %d ns more", openPython(t, prog.PID()).Version, name, status.Overhead, rest[len(rest)/2])
 	})
 }

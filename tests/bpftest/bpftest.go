@@ -4,11 +4,9 @@
 package bpftest
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -20,71 +18,22 @@ import (
 	"inferspan/probes/attach"
 	"inferspan/probes/procfs"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
 )
 
 // Driver is a process that uses the stand-in for libzmq by command; the commands are in
 // tests/bpf/testdata/driver.c. It ends with the test.
 type Driver struct {
-	t   testing.TB
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
+	*child.Process
+	t testing.TB
 }
 
 // Start starts a driver.
 func Start(t testing.TB, cmd *exec.Cmd) *Driver {
 	t.Helper()
-	d := &Driver{t: t, cmd: cmd}
-	var err error
-	if d.in, err = cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.out = bufio.NewReader(out)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		d.in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	if got := d.Line(); got != "ready" {
-		t.Fatalf("driver answers %q", got)
-	}
+	d := &Driver{child.Start(t, cmd), t}
+	d.Expect("ready")
 	return d
-}
-
-// PID is the driver's process id.
-func (d *Driver) PID() int { return d.cmd.Process.Pid }
-
-// Line reads a line that the driver prints.
-func (d *Driver) Line() string {
-	d.t.Helper()
-	s, err := d.out.ReadString('\n')
-	if err != nil {
-		d.t.Fatalf("driver: %v", err)
-	}
-	return strings.TrimSpace(s)
-}
-
-// Send gives a command that is not answered.
-func (d *Driver) Send(format string, args ...any) error {
-	_, err := fmt.Fprintf(d.in, format+"\n", args...)
-	return err
-}
-
-// Signal sends the driver a signal.
-func (d *Driver) Signal(sig os.Signal) error { return d.cmd.Process.Signal(sig) }
-
-// Do gives a command and returns the answer.
-func (d *Driver) Do(format string, args ...any) string {
-	d.t.Helper()
-	fmt.Fprintf(d.in, format+"\n", args...)
-	return d.Line()
 }
 
 // OK gives a command that is answered with "ok".

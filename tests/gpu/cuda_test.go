@@ -1,9 +1,7 @@
 package gpu
 
 import (
-	"bufio"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
 )
 
 // traced runs apps/calls.c with the probes of a mode in it, and returns its records and
@@ -20,35 +19,19 @@ import (
 func traced(t *testing.T, mode cuda.Mode, env ...string) ([]event.GPU, []event.Record, []operation) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
-	run := callsCommand(t, log, env...)
+	cmd := callsCommand(t, log, env...)
 	if os.Getuid() != 0 {
 		t.Skip("not root: probes cannot be attached")
 	}
-	run.Args = append(run.Args, "wait")
-	in, err := run.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := run.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = run.Process.Kill() // does nothing if it has ended
-		_ = run.Wait()
-	}()
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
+	cmd.Args = append(cmd.Args, "wait")
+	run := child.Start(t, cmd)
+	run.Expect("ready")
 	objs, err := bpf.Load(bpf.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer objs.Close()
-	p, err := cuda.Attach(objs, &target.Process{PID: run.Process.Pid}, mode)
+	p, err := cuda.Attach(objs, &target.Process{PID: run.PID()}, mode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,12 +41,10 @@ func traced(t *testing.T, mode cuda.Mode, env ...string) ([]event.GPU, []event.R
 			t.Logf("not attached: %s %s: %s", s.Symbol, s.Where, s.Reason)
 		}
 	}
-	if _, err := io.WriteString(in, "\n"); err != nil {
+	if err := run.Send(""); err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	run.Wait()
 	var records []event.Record
 	var gpu []event.GPU
 	rd := objs.Reader()

@@ -1,12 +1,9 @@
 package gpu
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +11,7 @@ import (
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
 )
 
 // deviceProgram does so many of each thing for a line of input, on a real GPU: kernels by
@@ -52,37 +50,13 @@ for line in sys.stdin:
 // startDeviceProgram starts the program; step has it do so many of each thing.
 func startDeviceProgram(t *testing.T) (pid int, step func()) {
 	t.Helper()
-	cmd := exec.Command(os.Getenv("INFERSPAN_DEVICE_PYTHON"), "-c", deviceProgram)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewReader(out)
-	next := func(want string) {
+	p := child.Start(t, exec.Command(os.Getenv("INFERSPAN_DEVICE_PYTHON"), "-c", deviceProgram))
+	p.Expect("ready")
+	return p.PID(), func() {
 		t.Helper()
-		if s, err := lines.ReadString('\n'); err != nil || strings.TrimSpace(s) != want {
-			t.Fatalf("the program says %q, %v", s, err)
+		if s := p.Do(""); s != "done" {
+			t.Fatalf("the program says %q", s)
 		}
-	}
-	next("ready")
-	return cmd.Process.Pid, func() {
-		t.Helper()
-		if _, err := io.WriteString(in, "\n"); err != nil {
-			t.Fatal(err)
-		}
-		next("done")
 	}
 }
 

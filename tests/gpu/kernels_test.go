@@ -1,27 +1,22 @@
 package gpu
 
 import (
-	"bufio"
-	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"inferspan/bpf"
 	"inferspan/gpu/cuda"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
+	"inferspan/tests/gpu/rig"
 )
 
 // kernelApp is a running apps/kernels.c.
 type kernelApp struct {
+	*child.Process
 	t   *testing.T
-	cmd *exec.Cmd
-	in  io.Writer
-	out *bufio.Reader
 	log string
 }
 
@@ -30,46 +25,19 @@ const kernelRounds = 20
 func startKernels(t *testing.T, when string, env ...string) *kernelApp {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
-	cmd := rigCommand(t, "kernels", append(env, "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=100")...)
-	if os.Getuid() != 0 {
-		t.Skip("not root: probes cannot be attached")
-	}
+	cmd := rig.Traced(t, "kernels", append(env, "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=100")...)
 	cmd.Args = append(cmd.Args, "20", when)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	k := &kernelApp{t, cmd, in, bufio.NewReader(out), log}
-	k.says("ready")
+	k := &kernelApp{child.Start(t, cmd), t, log}
+	k.Expect("ready")
 	return k
-}
-
-func (k *kernelApp) says(want string) {
-	k.t.Helper()
-	s, err := k.out.ReadString('\n')
-	if err != nil || strings.TrimSpace(s) != want {
-		k.t.Fatalf("kernels says %q, %v; want %q", s, err, want)
-	}
 }
 
 // launch has it launch.
 func (k *kernelApp) launch() {
 	k.t.Helper()
-	if _, err := io.WriteString(k.in, "\n"); err != nil {
-		k.t.Fatal(err)
+	if s := k.Do(""); s != "done" {
+		k.t.Fatalf("kernels says %q", s)
 	}
-	k.says("done")
 }
 
 // logged counts the kernels in the log by name, those in graphs left out.
@@ -149,7 +117,7 @@ func TestKernelNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: app.cmd.Process.Pid}, cuda.All)
+			p, err := cuda.Attach(objs, &target.Process{PID: app.PID()}, cuda.All)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,11 +1,7 @@
 package gpu
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,14 +11,14 @@ import (
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
 	"inferspan/probes/target"
+	"inferspan/tests/child"
+	"inferspan/tests/gpu/rig"
 )
 
 // launcher is a running apps/launch.c.
 type launcher struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	in  io.Writer
-	out *bufio.Reader
+	*child.Process
+	t *testing.T
 }
 
 const (
@@ -38,49 +34,17 @@ func startLauncher(t *testing.T, env ...string) *launcher {
 // startApp starts an app that does n of something for a line of input.
 func startApp(t *testing.T, name string, n int, env ...string) *launcher {
 	t.Helper()
-	cmd := rigCommand(t, name, append(env, "FAKE_CUDA_KERNEL_NS=100")...)
-	if os.Getuid() != 0 {
-		t.Skip("not root: probes cannot be attached")
-	}
+	cmd := rig.Traced(t, name, append(env, "FAKE_CUDA_KERNEL_NS=100")...)
 	cmd.Args = append(cmd.Args, fmt.Sprint(n))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	l := &launcher{t, cmd, in, bufio.NewReader(out)}
-	if s := l.line(); s != "ready" {
-		t.Fatalf("%s says %q", name, s)
-	}
+	l := &launcher{child.Start(t, cmd), t}
+	l.Expect("ready")
 	return l
-}
-
-func (l *launcher) line() string {
-	l.t.Helper()
-	s, err := l.out.ReadString('\n')
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return strings.TrimSpace(s)
 }
 
 // launch has it launch, and returns what a launch cost, in ns.
 func (l *launcher) launch() int {
 	l.t.Helper()
-	if _, err := io.WriteString(l.in, "\n"); err != nil {
-		l.t.Fatal(err)
-	}
-	n, err := strconv.Atoi(l.line())
+	n, err := strconv.Atoi(l.Do(""))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -117,7 +81,7 @@ func TestLevels(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, cuda.All)
+			p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.All)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +121,7 @@ func TestLaunches(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, cuda.Sampled)
+			p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.Sampled)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +161,7 @@ func TestLaunchCost(t *testing.T) {
 	defer objs.Close()
 	for _, mode := range []cuda.Mode{cuda.Graph, cuda.All} {
 		before := l.launch()
-		p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, mode)
+		p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, mode)
 		if err != nil {
 			t.Fatal(err)
 		}

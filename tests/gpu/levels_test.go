@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"fmt"
-	"io"
 	"testing"
 	"time"
 
@@ -15,10 +14,7 @@ import (
 // steps has apps/steps.c make its steps.
 func (l *launcher) steps() {
 	l.t.Helper()
-	if _, err := io.WriteString(l.in, "\n"); err != nil {
-		l.t.Fatal(err)
-	}
-	if s := l.line(); s != "done" {
+	if s := l.Do(""); s != "done" {
 		l.t.Fatalf("steps says %q", s)
 	}
 }
@@ -69,7 +65,7 @@ func TestGraphLevels(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: l.cmd.Process.Pid}, cuda.Graph)
+			p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.Graph)
 			if err != nil {
 				t.Fatal(err)
 			}

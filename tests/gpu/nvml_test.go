@@ -19,6 +19,7 @@ import (
 
 	"inferspan/gpu/nvml"
 	"inferspan/probes/note"
+	"inferspan/tests/gpu/rig"
 )
 
 // nvmlChild, set, has the test program read GPUs: a library is found by an environment that
@@ -151,7 +152,7 @@ func (g *gpus) second() (look, int64) {
 	return look{}, 0
 }
 
-func rigLib(t *testing.T) string { return filepath.Join(rigDir(t), "lib") }
+func rigLib(t *testing.T) string { return filepath.Join(rig.Dir(t), "lib") }
 
 func at[T any](v T) *T { return &v }
 

@@ -10,25 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"inferspan/tests/cache"
+	"inferspan/tests/gpu/rig"
 )
-
-// rigDir returns where the rig was built, and skips the test, with the reason, where it is not.
-func rigDir(t testing.TB) string {
-	t.Helper()
-	if os.Getenv("INFERSPAN_GPU") != "1" {
-		t.Skip("INFERSPAN_GPU=1 is not set: this test needs the fake GPU, which is built with NVIDIA's headers")
-	}
-	root, err := cache.Dir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(root, "cuda-rig")
-	if _, err := os.Stat(filepath.Join(dir, ".complete")); err != nil {
-		t.Skipf("%v: \"make rig\" builds the fake GPU", err)
-	}
-	return dir
-}
 
 // operation is a line of the log (rig/README.md).
 type operation struct {
@@ -64,23 +47,8 @@ func calls(t *testing.T, env ...string) []operation {
 // callsCommand builds apps/calls.c and makes the command that runs it on the rig.
 func callsCommand(t testing.TB, log string, env ...string) *exec.Cmd {
 	t.Helper()
-	run := rigCommand(t, "calls", "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=20000", "FAKE_CUDA_KERNEL_MAP=attention=300000")
+	run := rig.Command(t, "calls", "FAKE_CUDA_LOG="+log, "FAKE_CUDA_KERNEL_NS=20000", "FAKE_CUDA_KERNEL_MAP=attention=300000")
 	run.Args, run.Env = append(run.Args, fmt.Sprint(loops)), append(run.Env, env...)
-	return run
-}
-
-// rigCommand builds a program of apps and makes the command that runs it on the rig.
-func rigCommand(t testing.TB, name string, env ...string) *exec.Cmd {
-	t.Helper()
-	rig, app := rigDir(t), filepath.Join(t.TempDir(), name)
-	lib := filepath.Join(rig, "lib")
-	build := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"),
-		"-o", app, "rig/apps/"+name+".c", filepath.Join(lib, "libcudart.so.13"))
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building %s.c: %v\n%s", name, err, out)
-	}
-	run := exec.Command(app)
-	run.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+lib), env...)
 	return run
 }
 

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"inferspan/probes/procfs"
 	"inferspan/probes/python"
+	"inferspan/tests/child"
 	"inferspan/tests/pythons"
 )
 
@@ -129,30 +129,16 @@ func TestInspect(t *testing.T) {
 }
 
 func testInspect(t *testing.T, exe string) {
-	cmd := exec.Command(exe, "-c", script)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
-	if sc := bufio.NewScanner(stdout); !sc.Scan() || sc.Text() != "ready" {
-		t.Fatal("the script did not start")
-	}
-	in, err := python.Open(cmd.Process.Pid)
+	p := child.Start(t, exec.Command(exe, "-c", script))
+	p.Expect("ready")
+	in, err := python.Open(p.PID())
 	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("not allowed to read the memory of a child: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps, err := procfs.FS{}.Maps(cmd.Process.Pid)
+	maps, err := procfs.FS{}.Maps(p.PID())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"bufio"
 	"errors"
 	"os"
 	"os/exec"
@@ -11,6 +10,7 @@ import (
 
 	"inferspan/bpf/event/capture"
 	"inferspan/probes/python"
+	"inferspan/tests/child"
 )
 
 const program = `
@@ -50,40 +50,16 @@ func start(t *testing.T) (in *python.Interp, replace func()) {
 	if err != nil {
 		t.Skip("no python3 in the path")
 	}
-	cmd := exec.Command(path, "-c", program)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		_ = cmd.Wait()
-	})
-	out := bufio.NewScanner(stdout)
-	if !out.Scan() {
-		t.Fatalf("the program did not start: %v", out.Err())
-	}
-	in, err = python.Open(cmd.Process.Pid)
+	p := child.Start(t, exec.Command(path, "-c", program))
+	p.Expect("ready")
+	in, err = python.Open(p.PID())
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, python.ErrUnsupported) {
 		t.Skipf("cannot read %s: %v", path, err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return in, func() {
-		if _, err := stdin.Write([]byte("\n")); err != nil {
-			t.Fatal(err)
-		}
-		out.Scan()
-	}
+	return in, func() { p.Do("") }
 }
 
 func step() *Plan { return New("step", Func("__main__", "Engine.step"), 3) }
