@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	order "encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -353,19 +354,16 @@ func (e *engine) coreHits(t *testing.T, tr *tracer) (hits uint64) {
 	t.Helper()
 	m := heldMap(t, tr.cmd.Process.Pid, "py_probes")
 	defer m.Close()
-	// struct py_probe_key and struct py_probe in bpf/include/py_state.h
+	// struct py_probe_key and the beginning of struct py_probe in bpf/include/python.h
 	var key struct {
 		IP        uint64
 		Tgid, Pad uint32
 	}
-	var probe struct {
-		Hits, Timed, Ns         uint64
-		ID, Flags, Process, Pad uint32
-	}
+	var probe []byte
 	it := m.Iterate()
 	for it.Next(&key, &probe) {
 		if int(key.Tgid) != e.pid {
-			hits += probe.Hits
+			hits += order.NativeEndian.Uint64(probe)
 		}
 	}
 	if err := it.Err(); err != nil {
