@@ -89,6 +89,10 @@ const (
 	reorderWait = 1 * second
 	// An engine request that gives no sign after its exchange has ended.
 	silenceWait = 5 * second
+	// An exchange whose request is longer than what is copied of it is heard of when its
+	// response begins: the rest of the body is counted, and the count comes with what
+	// is copied next.
+	beginWait = 1 * second
 	// A finished request whose exchange is still open, its response id unseen.
 	claimWait = 60 * second
 	// How often the waits are looked at.

@@ -83,10 +83,13 @@ func (x *exchange) compatible(r *request) bool {
 
 func sameParam(a, b signal.Opt[float64]) bool { return !a.OK || !b.OK || a.V == b.V }
 
-// mayBeClaimed: an exchange whose response id is not known yet may be r's.
+// mayBeClaimed: an exchange whose response id, or of which nothing, is known yet may be r's.
 func (c *Correlator) mayBeClaimed(r *request) bool {
-	if c.now-r.doneAt > claimWait {
+	switch wait := c.now - r.doneAt; {
+	case wait > claimWait:
 		return false
+	case wait <= beginWait && r.resp != "" && r.end == endFinished && r.core.eng.seen.Exchanges:
+		return true
 	}
 	for x := c.exs.head; x != nil; x = x.next {
 		if x.open() && x.compatible(r) {

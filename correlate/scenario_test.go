@@ -322,7 +322,8 @@ var scenarios = []struct {
 		return s.add(201, 202, "0", func(a *signal.RequestAdded) {
 			a.TraceParent = "00-1af7651916cd43dd8448eb211c80319c-c7ad6b7169203331-01"
 		}).
-			step(210, out("0", 1, started(202.5, 203), finished(signal.FinishStop, "stop")))
+			step(210, out("0", 1, started(202.5, 203), finished(signal.FinishStop, "stop"))).
+			put(&signal.Clock{At: at(2000), Wall: wallT(2000)})
 	}, func(t *testing.T, r result) {
 		e := one(t, r.trees, "chat tiny")
 		if fmt.Sprintf("%x", e.TraceID) != "0af7651916cd43dd8448eb211c80319c" || fmt.Sprintf("%x", e.ParentID) != "b7ad6b7169203331" || !e.RemoteParent || e.TraceState != "k=v" || e.Kind != trace.KindServer {
@@ -331,6 +332,17 @@ var scenarios = []struct {
 		q := r.requests()[1]
 		if fmt.Sprintf("%x", q.TraceID) != "1af7651916cd43dd8448eb211c80319c" || fmt.Sprintf("%x", q.ParentID) != "c7ad6b7169203331" || !q.RemoteParent {
 			t.Errorf("request %+v", q)
+		}
+	}},
+	{"begin heard of with the response", nil, func() *script {
+		s := newScript().chat(10, 3, "chatcmpl-before").add(101, 102, "chatcmpl-a").
+			step(110, out("chatcmpl-a", 1, started(102.5, 103), finished(signal.FinishStop, "stop")))
+		s.put(&signal.Clock{At: at(500), Wall: wallT(500)})
+		late := newScript().begin(100, 7, "/v1/chat/completions", func(b *signal.ExchangeBegin) { b.Done, b.Body = 0, signal.RequestBody{Truncated: true} })
+		return s.put(late.sig[len(late.sig)-1]).endHTTP(512, 7, 200, "chatcmpl-a", signal.OutcomeComplete)
+	}, func(t *testing.T, r result) {
+		if e, q := r.entries()[1], r.requests()[1]; q.ParentID != e.SpanID || e.Attr("inferspan.partial") != nil {
+			t.Errorf("request %+v of %+v", q, e)
 		}
 	}},
 	{"attached in mid-flight", nil, func() *script {
