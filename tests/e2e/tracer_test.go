@@ -207,5 +207,11 @@ func (tr *tracer) mustStop(t *testing.T) []*span {
 	if code != 0 {
 		t.Fatalf("attach ended with %d\n%s", code, tr.stderr.String())
 	}
+	// What it said of losses and of probes that came and went is wanted when something is wrong.
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the tracer said:\n%s", tr.stderr.String())
+		}
+	})
 	return spans
 }
