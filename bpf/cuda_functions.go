@@ -152,25 +152,11 @@ func (o *Objects) ForgetCUDA(pid int) error {
 	if o.closed {
 		return nil
 	}
-	for _, m := range []*ebpf.Map{o.objs.CudaFunctions, o.objs.CudaNames} {
-		var keys []tracerCudaKey
-		var k tracerCudaKey
-		v := make([]byte, m.ValueSize())
-		it := m.Iterate()
-		for it.Next(&k, &v) {
-			if k.Tgid == uint32(pid) {
-				keys = append(keys, k)
-			}
-		}
-		errs := []error{it.Err()}
-		for _, k := range keys {
-			if err := m.Delete(k); !errors.Is(err, ebpf.ErrKeyNotExist) {
-				errs = append(errs, err)
-			}
-		}
-		if err := errors.Join(errs...); err != nil {
-			return fmt.Errorf("forgetting the functions of process %d: %w", pid, err)
-		}
+	mine := func(k tracerCudaKey) bool { return k.Tgid == uint32(pid) }
+	var function tracerCudaFunction
+	var name tracerCudaName
+	if err := errors.Join(clearKeys(o.objs.CudaFunctions, &function, mine), clearKeys(o.objs.CudaNames, &name, mine)); err != nil {
+		return fmt.Errorf("forgetting the functions of process %d: %w", pid, err)
 	}
 	return nil
 }

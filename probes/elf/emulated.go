@@ -1,7 +1,6 @@
 package elf
 
 import (
-	"bytes"
 	"debug/elf"
 	"slices"
 
@@ -54,12 +53,8 @@ var argsX86 = [...]int{7, 6, 2, 1, 8, 9} // rdi, rsi, rdx, rcx, r8, r9
 func keepsX86(code []byte, args int) bool {
 	kept := argsX86[:min(args, len(argsX86))]
 	for at := 0; at < len(code); {
-		if bytes.HasPrefix(code[at:], endbr64) {
-			at += len(endbr64)
-			continue
-		}
-		inst, ok := decodeX86(code[at:])
-		if !ok {
+		inst, err := decodeX86(code[at:])
+		if err != nil {
 			return false
 		}
 		at += inst.Len
@@ -100,16 +95,12 @@ func registerX86(r x86asm.Reg) int {
 func emulatedX86(code []byte) int {
 	found := -1
 	for at := 0; at < len(code) && at <= maxPrologue; {
-		if bytes.HasPrefix(code[at:], endbr64) {
-			at += len(endbr64)
-			continue
-		}
 		if emulates(code[at:]) {
 			found = at
 			break
 		}
-		inst, ok := decodeX86(code[at:])
-		if !ok || leavesX86(inst.Op) || isJumpX86(inst.Op) {
+		inst, err := decodeX86(code[at:])
+		if err != nil || leavesX86(inst.Op) || isJumpX86(inst.Op) {
 			return 0
 		}
 		at += inst.Len
@@ -119,12 +110,8 @@ func emulatedX86(code []byte) int {
 	}
 	// A loop could come by more than once: no jump may lead to what is passed.
 	for at := 0; at < len(code); {
-		if bytes.HasPrefix(code[at:], endbr64) {
-			at += len(endbr64)
-			continue
-		}
-		inst, ok := decodeX86(code[at:])
-		if !ok {
+		inst, err := decodeX86(code[at:])
+		if err != nil {
 			return 0
 		}
 		next := at + inst.Len
@@ -142,15 +129,6 @@ func emulatedX86(code []byte) int {
 		at = next
 	}
 	return found
-}
-
-// decodeX86 is x86asm.Decode without the instructions whose length it may get wrong.
-func decodeX86(code []byte) (x86asm.Inst, bool) {
-	if b := code[0]; b == 0xc4 || b == 0xc5 || b == 0x62 {
-		return x86asm.Inst{}, false
-	}
-	inst, err := x86asm.Decode(code, 64)
-	return inst, err == nil && inst.Len > 0 && inst.Op != 0
 }
 
 // leavesX86 reports whether an instruction goes elsewhere other than by a jump.

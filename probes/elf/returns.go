@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/arch/x86/x86asm"
@@ -46,21 +47,30 @@ func (f *File) Exits(fn Func) (Exits, error) {
 // endbr64 begins functions built with control-flow protection; x86asm does not know it.
 var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
+// decodeX86 decodes the instruction at the start of code, but for those whose length
+// x86asm may get wrong. endbr64 is a nop.
+func decodeX86(code []byte) (x86asm.Inst, error) {
+	if bytes.HasPrefix(code, endbr64) {
+		return x86asm.Inst{Op: x86asm.NOP, Len: len(endbr64)}, nil
+	}
+	// VEX, EVEX: x86asm knows some. A wrong length would make a breakpoint of a byte in
+	// the middle of an instruction, so none is accepted.
+	if b := code[0]; b == 0xc4 || b == 0xc5 || b == 0x62 {
+		return x86asm.Inst{}, errors.New("vector instruction")
+	}
+	inst, err := x86asm.Decode(code, 64)
+	// Op 0 is a prefix without an instruction that x86asm knows.
+	if err == nil && (inst.Len <= 0 || inst.Op == 0) {
+		err = errors.New("unknown instruction")
+	}
+	return inst, err
+}
+
 func exitsX86(code []byte, base uint64) (Exits, error) {
 	var e Exits
 	for at := 0; at < len(code); {
-		if bytes.HasPrefix(code[at:], endbr64) {
-			at += len(endbr64)
-			continue
-		}
-		// VEX, EVEX: x86asm knows some. A wrong length would make a breakpoint of
-		// a byte in the middle of an instruction, so none is accepted.
-		if b := code[at]; b == 0xc4 || b == 0xc5 || b == 0x62 {
-			return Exits{}, fmt.Errorf("%w: vector instruction at offset %#x of the function", ErrDecode, at)
-		}
-		inst, err := x86asm.Decode(code[at:], 64)
-		// Op 0 is a prefix without an instruction that x86asm knows.
-		if err != nil || inst.Len <= 0 || inst.Op == 0 {
+		inst, err := decodeX86(code[at:])
+		if err != nil {
 			return Exits{}, fmt.Errorf("%w: offset %#x of the function: % x: %v", ErrDecode, at, code[at:min(at+8, len(code))], err)
 		}
 		next := at + inst.Len
