@@ -54,15 +54,7 @@ sys.stdin.readline()
 `
 
 func TestNames(t *testing.T) {
-	have := pythons.Find()
-	for _, v := range pythons.Supported {
-		t.Run(v, func(t *testing.T) {
-			if len(have[v]) == 0 {
-				t.Skipf("no Python %s on this machine", v)
-			}
-			testNames(t, have[v][0])
-		})
-	}
+	pythons.Each(t, func(t *testing.T, paths []string) { testNames(t, paths[0]) })
 }
 
 func testNames(t *testing.T, exe string) {

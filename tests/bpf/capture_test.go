@@ -31,17 +31,11 @@ var captureSteps = flag.Int("captures", 200, "captures of each thread in TestCap
 // eachPython runs f with each supported version, as a subtest.
 func eachPython(t *testing.T, f func(t *testing.T, python string)) {
 	needRoot(t)
-	have := pythons.Find()
-	for _, v := range pythons.Supported {
-		t.Run(v, func(t *testing.T) {
-			if len(have[v]) == 0 {
-				t.Skipf("no Python %s on this machine", v)
-			}
-			for _, p := range have[v] {
-				f(t, p)
-			}
-		})
-	}
+	pythons.Each(t, func(t *testing.T, paths []string) {
+		for _, p := range paths {
+			f(t, p)
+		}
+	})
 }
 
 // pyProgram is a running testdata/capture.py.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"inferspan/tests/cache"
 )
@@ -45,6 +46,20 @@ func Find() map[string][]string {
 		}
 	}
 	return out
+}
+
+// Each runs f with the interpreters of each supported version, as a subtest; one of a
+// version that is not on this machine is skipped.
+func Each(t *testing.T, f func(t *testing.T, paths []string)) {
+	have := Find()
+	for _, v := range Supported {
+		t.Run(v, func(t *testing.T) {
+			if len(have[v]) == 0 {
+				t.Skipf("no Python %s on this machine", v)
+			}
+			f(t, have[v])
+		})
+	}
 }
 
 func glob(parts ...string) []string {

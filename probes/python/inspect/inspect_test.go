@@ -117,15 +117,7 @@ sys.stdin.readline()
 `
 
 func TestInspect(t *testing.T) {
-	have := pythons.Find()
-	for _, v := range pythons.Supported {
-		t.Run(v, func(t *testing.T) {
-			if len(have[v]) == 0 {
-				t.Skipf("no Python %s on this machine", v)
-			}
-			testInspect(t, have[v][0])
-		})
-	}
+	pythons.Each(t, func(t *testing.T, paths []string) { testInspect(t, paths[0]) })
 }
 
 func testInspect(t *testing.T, exe string) {
