@@ -29,6 +29,7 @@ type process struct {
 	some    bool        // there was one
 	at      signal.Mono // when it was captured
 	batches []*batch    // without a result yet, in their order
+	ahead   bool        // stager.ahead
 	step    signal.Step
 }
 
@@ -103,6 +104,7 @@ func (c *Captures) see(p *process, s *stager, id string, m moment) *life {
 	if l.done {
 		return nil
 	}
+	s.ahead = p.ahead
 	s.stamps(id, l, m)
 	if !l.told && len(c.unkept) > 0 {
 		l.told = true
@@ -149,6 +151,7 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	p.count++
 	b := &batch{launch: v.mono(slotLaunch), each: -1, after: p.at}
 	p.at = s.at
+	p.ahead = v.l.plan == planBatch
 	if v.l.plan == planLaunch {
 		b.launch = s.at
 	} else {
@@ -361,6 +364,10 @@ func (c *Captures) abort(p *process, s *stager, v reading) {
 	id := v.str(slotID)
 	c.see(p, s, id, m)
 	if l := p.lives[id]; l != nil && !l.done {
+		// Between two chunks of its prompt.
+		if is := &l.seen; is.at[stampForward] != 0 && is.have[stampPrefilled] && is.at[stampPrefilled] == 0 && !l.handed() {
+			s.span(id, stagePrefill, is.at[stampForward], 0, l, nil)
+		}
 		l.done = true
 		p.ended = append(p.ended, id)
 	}

@@ -64,6 +64,7 @@ type stager struct {
 	emit   func(signal.Signal)
 	at     signal.Mono
 	upto   int64 // number of the last batch whose result the stamps have, 0 if not known
+	ahead  bool  // a batch is put together before the result of the one before is worked on
 	stage  signal.Stage
 	mark   signal.Mark
 }
@@ -108,6 +109,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 	}
 	// It was put back: set_wait_queue_entry_time for the second time.
 	if !fresh && changed(stampQueued) && was.at[stampQueued] != 0 {
+		s.before(id, l, &was)
 		s.mark = signal.Mark{At: is[stampQueued], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkRetract}
 		s.emit(&s.mark)
 		l.retract, l.back, l.rest, l.decodes, l.loopFrom, l.chunkTo = true, true, false, 0, 0, 0
@@ -118,7 +120,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 				is[k] = 0
 			}
 		}
-		l.lapsed, l.flight = false, l.flight[:0] // it begins anew
+		l.lapsed = false // it begins anew
 	} else if changed(stampQueued) && !l.retract {
 		l.queued = is[stampQueued]
 	}
@@ -144,8 +146,11 @@ func (s *stager) stamps(id string, l *life, now moment) {
 		s.first(id, stageTransfer, is[stampTransfer], is[stampTransferred])
 	}
 	results := l.landed(s.upto)
-	if changed(stampDecoded) {
+	switch {
+	case changed(stampDecoded):
 		s.loop(id, l, &was, known, results)
+	case results > 0 && now.have[stampDecoded] && now.at[stampDecoded] == 0:
+		s.wiped(id, l, results) // it was put back since
 	}
 	if now.have[stampDecoded] || now.have[stampQueued] {
 		l.lapsed = false
@@ -206,23 +211,57 @@ func (s *stager) prefill(id string, l *life, was *moment, now moment, changed fu
 	if !(changed(stampLastPrefilled) || !now.have[stampLastPrefilled] && changed(stampPrefilled) && was.at[stampPrefilled] == 0) {
 		return
 	}
+	if is[stampPrefilled] == 0 && known(stampPrefilled) {
+		is[stampPrefilled] = end // there was none when its prompt was last in a batch
+	}
 	// Captures of batches that decode have no stamp of chunks.
 	if now.have[stampChunk] || l.begun && !l.lapsed && l.chunked >= l.chunks {
 		s.lastChunk(id, l, end)
 	} else {
 		l.chunkTo = end
 	}
-	switch {
-	case !l.retract && (is[stampPrefilled] == 0 || is[stampPrefilled] == end):
-		s.first(id, stagePrefill, is[stampForward], end)
-		if l.decodes != 0 && l.decodes < end {
-			s.first(id, stageDecode, end, 0)
+	if is[stampPrefilled] == end || is[stampPrefilled] == 0 && !l.retract {
+		s.prefilled(id, l, end)
+	}
+}
+
+// prefilled: set_prefill_finished_time for the first time. The request may have been put
+// back before that.
+func (s *stager) prefilled(id string, l *life, end signal.Mono) {
+	s.span(id, stagePrefill, l.seen.at[stampForward], end, l, nil)
+	if l.decodes != 0 && l.decodes < end {
+		s.span(id, stageDecode, end, 0, l, nil)
+	}
+}
+
+// before is what happened to a request before it was put back, and nothing showed: the
+// stamps of its decoding are gone by now, but that of its first prefill is kept.
+func (s *stager) before(id string, l *life, was *moment) {
+	if l.chunkTo != 0 && (l.chunks > 0 || l.retract) {
+		s.unseen(id) // what it would have been in, the stamp of its last chunk would have said
+	}
+	if end := l.seen.at[stampPrefilled]; end != 0 && was.at[stampPrefilled] == 0 && was.at[stampLastPrefilled] == 0 {
+		if chunk := was.at[stampChunk]; chunk != 0 && l.chunked >= l.chunks && !l.lapsed {
+			s.span(id, stageChunk, chunk, end, l, nil)
+		} else if l.chunks > 0 {
+			s.unseen(id)
 		}
-	case is[stampPrefilled] == end: // the first one, after it was put back before that
-		s.span(id, stagePrefill, is[stampForward], end, l, nil)
-		if l.decodes != 0 && l.decodes < end {
-			s.span(id, stageDecode, end, 0, l, nil)
-		}
+		s.prefilled(id, l, end)
+	}
+	results := len(l.flight)
+	l.flight = l.flight[:0]
+	s.wiped(id, l, results)
+}
+
+// wiped: results came whose stamps are gone, since the request was put back. Where batches
+// are put together ahead of results, that of its last one came later, and was not used.
+func (s *stager) wiped(id string, l *life, results int) {
+	if s.ahead && len(l.flight) == 0 {
+		results--
+	}
+	if results > 0 && l.begun && !l.lapsed {
+		l.round += int64(results)
+		s.unseen(id)
 	}
 }
 

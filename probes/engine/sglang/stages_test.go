@@ -179,6 +179,16 @@ func (s *scene) sentApart(at float64, ended []req, reqs ...req) {
 	s.play(2, at, s.ends, map[string]plan.Value{slotSent: listValue(all, resultStats, 0), slotEnded: listValue(ended, endStats, 0)})
 }
 
+// aborted plays the message that a request that is in no batch is given up.
+func (s *scene) aborted(at float64, q req) {
+	s.t.Helper()
+	values := map[string]plan.Value{slotID: strValue(q.id)}
+	for k, name := range stampNames {
+		values[name] = timeValue(q.at[timing(k)])
+	}
+	s.play(3, at, append([]string{slotID}, stampNames[:]...), values)
+}
+
 // stagesOf gives what was said but for steps.
 func (s *scene) stagesOf() []string {
 	return slices.DeleteFunc(slices.Clone(s.w.lines), func(l string) bool { return strings.HasPrefix(l, "step") })
@@ -445,11 +455,117 @@ a decode_forward 43-0 again by batch_launch
 a schedule at 43 decode 4 of 1
 a decode_loop 43-46 #1 again by batch_launch
 a complete at 47`},
+		"put back behind a prefill of which nothing was sent": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			back := with(prefilled, map[timing]float64{stampQueued: 22, stampLastForward: 35, stampLastPrefilled: 0})
+			s.prefill(36, 0, nil, back)
+			s.sent(41, 3, nil, with(back, map[timing]float64{stampLastPrefilled: 40}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a retract at 22
+a schedule at 36 prefill 3 of 1
+a prefill_forward 35-40 again`},
+		"the same, of a prompt in chunks": {func(s *scene) {
+			s.prefill(13, 0, nil, req{id: "a", at: arrived.at, parts: []int64{1}})
+			s.prefill(15, 0, nil, with(arrived, map[timing]float64{stampChunk: 14}))
+			s.decode(18, 1, arrived)
+			s.prefill(36, 0, nil, with(prefilled, map[timing]float64{stampQueued: 22, stampLastForward: 35, stampLastPrefilled: 0}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a chunked_prefill 12-14
+a schedule at 15 prefill 2 of 1
+a schedule at 18 decode 3 of 1
+a chunked_prefill 14-20
+a prefill_forward 12-20
+a decode_forward 20-0
+a retract at 22
+a schedule at 36 prefill 4 of 1`},
+		"the same, with a chunk that was not seen": {func(s *scene) {
+			s.prefill(13, 0, nil, req{id: "a", at: arrived.at, parts: []int64{1}})
+			s.prefill(15, 1, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.prefill(36, 0, nil, with(prefilled, map[timing]float64{stampQueued: 22, stampLastForward: 35, stampLastPrefilled: 0}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 15 prefill 2 of 1
+a schedule at 18 decode 3 of 1
+a unseen at 37
+a prefill_forward 12-20
+a decode_forward 20-0
+a retract at 22
+a schedule at 36 prefill 4 of 1`},
+		"put back before its prefill had a result": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			back := with(arrived, map[timing]float64{stampQueued: 16, stampLastForward: 25})
+			s.prefill(26, 0, nil, back)
+			s.decode(31, 1, back)
+			s.decode(36, 1, with(back, map[timing]float64{stampLastPrefilled: 33}))
+			s.sent(41, 3, nil, with(back, map[timing]float64{stampLastPrefilled: 33, stampDecoded: 40}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a retract at 16
+a schedule at 26 prefill 2 of 1
+a schedule at 31 decode 3 of 1
+a prefill_forward 12-33 again
+a decode_forward 33-0 again
+a schedule at 36 decode 4 of 1
+a decode_loop 36-40 #0 again by batch_launch`},
+		"put back with a result of which nothing was sent": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.decode(23, 1, prefilled)
+			back := with(prefilled, map[timing]float64{stampQueued: 28, stampLastForward: 35, stampLastPrefilled: 0})
+			s.prefill(36, 0, nil, back)
+			s.decode(41, 0, with(back, map[timing]float64{stampLastPrefilled: 40}))
+			s.sent(46, 5, nil, with(back, map[timing]float64{stampLastPrefilled: 40, stampDecoded: 45}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a unseen at 37
+a retract at 28
+a schedule at 36 prefill 4 of 1
+a prefill_forward 35-40 again
+a decode_waiting 40-41 again by batch_launch
+a decode_forward 41-0 again by batch_launch
+a schedule at 41 decode 5 of 1
+a decode_loop 41-45 #1 again by batch_launch`},
 		"given up in the queue": {func(s *scene) {
-			s.play(3, 20, append([]string{slotID}, stampNames[:]...), map[string]plan.Value{
-				slotID: strValue("a"), stampNames[stampReceived]: timeValue(10), stampNames[stampQueued]: timeValue(11),
-			})
+			s.aborted(20, req{id: "a", at: map[timing]float64{stampReceived: 10, stampQueued: 11}})
 		}, `a request_process 10-11`},
+		"given up between two chunks": {func(s *scene) {
+			chunk := req{id: "a", at: arrived.at, parts: []int64{1}}
+			s.prefill(13, 0, nil, chunk)
+			s.prefill(15, 0, nil, with(chunk, map[timing]float64{stampChunk: 14}))
+			s.aborted(20, with(chunk, map[timing]float64{stampChunk: 16}))
+			s.prefill(22, 0, []req{with(chunk, map[timing]float64{stampChunk: 21})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a chunked_prefill 12-14
+a schedule at 15 prefill 2 of 1
+a chunked_prefill 14-16
+a prefill_forward 12-0`},
+		"given up after it was put back": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.sent(21, 1, nil, prefilled)
+			s.aborted(30, with(prefilled, map[timing]float64{stampQueued: 25, stampLastForward: 0, stampLastPrefilled: 0}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a prefill_forward 12-20
+a retract at 25`},
 		"captures were lost": {func(s *scene) {
 			s.prefill(13, 0, nil, arrived)
 			s.decode(18, 1, arrived)
