@@ -11,22 +11,8 @@ import (
 	"inferspan/probes/target"
 )
 
-// lookAtFronts has the kernel look into the front ends of an engine. taps are the
-// other probes by process.
-func (p *inside) lookAtFronts(ctx context.Context, e *target.Engine, taps map[uint32]process) {
-	for i := range e.Processes {
-		q := &e.Processes[i]
-		open := fronts[e.Kind][q.Role]
-		if open == nil || q.Python.Problem != "" {
-			continue
-		}
-		p.first.add(q)
-		tap := taps[uint32(q.PID)] // here: the map changes when processes exit
-		p.done.Go(func() { p.front(ctx, q, tap, open) })
-	}
-}
-
-// front looks into one front end until ctx ends or the process is gone.
+// front looks into one front end until ctx ends or the process is gone. tap is its other
+// probes.
 func (p *inside) front(ctx context.Context, proc *target.Process, tap process, open frontOpener) {
 	defer p.first.done(proc.PID)
 	in, front, err := openIn(ctx, &p.first, proc.PID, open)

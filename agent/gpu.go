@@ -39,6 +39,7 @@ const gpuEnd = 2 * time.Second
 // the records of the kernel. Nil reads none.
 type gpus struct {
 	notes chan *event.Record
+	more  chan int // processes that have come
 	stop  context.CancelFunc
 	ended chan struct{}
 }
@@ -60,7 +61,7 @@ func watchGPUs(ctx context.Context, e *target.Engine, o LiveOptions) *gpus {
 		pids = append(pids, e.Processes[i].PID)
 	}
 	ctx, stop := context.WithCancel(ctx)
-	g := &gpus{notes: make(chan *event.Record, maxNotes), stop: stop, ended: make(chan struct{})}
+	g := &gpus{notes: make(chan *event.Record, maxNotes), more: make(chan int, maxMore), stop: stop, ended: make(chan struct{})}
 	go func() {
 		defer close(g.ended)
 		err := g.watch(ctx, pids, open, o.GPUInterval)
@@ -119,10 +120,26 @@ func (g *gpus) watch(ctx context.Context, pids []int, open func() (nvml.Library,
 		}
 		select {
 		case <-ctx.Done():
+		case pid := <-g.more:
+			g.visible(ctx, []int{pid}, seen, r.Problem())
 		case <-t.C:
 		}
 	}
 	return nil
+}
+
+// maxMore bounds the processes that wait to be looked at.
+const maxMore = 64
+
+// join has it told which GPUs a new process may use.
+func (g *gpus) join(pid int) {
+	if g == nil {
+		return
+	}
+	select {
+	case g.more <- pid:
+	default: // the driver does not answer
+	}
 }
 
 // facts sends what is news, and returns all devices that were told of.

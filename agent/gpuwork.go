@@ -182,7 +182,7 @@ func (g *gpuWork) Step(to int, reason string) error {
 // tell sends a note if what is seen is not what the last one says.
 func (g *gpuWork) tell(ctx context.Context) {
 	n := note.Probe{Detail: signal.DetailForward, Active: g.mode != cuda.Off, Reason: g.reason}
-	if g.silent && !(g.inside.workers && g.proc.Role == target.RoleCore) {
+	if g.silent && !(g.inside.workers.Load() && g.proc.Role == target.RoleCore) {
 		n.Active, n.Reason = false, "no call of the CUDA driver was seen in the steps: it is not reached by the functions that it exports, or not by this process"
 	}
 	if n.Active {

@@ -125,7 +125,8 @@ func TestGPUWorkSilent(t *testing.T) {
 		workers bool
 		active  bool
 	}{{target.RoleCore, false, false}, {target.RoleCore, true, true}, {target.RoleWorker, true, false}} {
-		p := &inside{notes: make(chan *event.Record, maxNotes), workers: c.workers}
+		p := &inside{notes: make(chan *event.Record, maxNotes)}
+		p.workers.Store(c.workers)
 		g := p.gpuWork(&target.Process{PID: 1, Role: c.role})
 		g.probes, g.done, g.silent = &cuda.Probes{}, true, true
 		for range 2 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"inferspan/bpf"
@@ -85,6 +86,7 @@ type insideTracer interface {
 // it sees are notes, which the run hands over between the records of the kernel.
 type inside struct {
 	tracer  insideTracer
+	ctx     context.Context
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 	notes   chan *event.Record
@@ -94,7 +96,7 @@ type inside struct {
 	closers closers
 	first   arrivals
 	late    []*event.Record // states of cores from after the kernel's records
-	workers bool            // there are processes that work for the cores
+	workers atomic.Bool     // there are processes that work for the cores
 
 	mu     sync.Mutex
 	states probeStates
@@ -104,21 +106,37 @@ type inside struct {
 // probes are in place: what a request does after the first look is seen by them.
 func lookInside(ctx context.Context, t insideTracer, e *target.Engine, probes map[uint32]process, o LiveOptions) *inside {
 	ctx, stop := context.WithCancel(ctx)
-	p := &inside{tracer: t, stop: stop, notes: make(chan *event.Record, maxNotes), opt: o}
-	open := peekers[e.Kind]
-	if open == nil || e.Generation == "V0" {
-		return p
-	}
-	p.workers = slices.ContainsFunc(e.Processes, func(q target.Process) bool { return q.Role == target.RoleWorker })
+	p := &inside{tracer: t, ctx: ctx, stop: stop, notes: make(chan *event.Record, maxNotes), opt: o}
 	for i := range e.Processes {
-		if q := &e.Processes[i]; q.Role == target.RoleCore && q.Python.Problem == "" {
-			p.first.add(q)
-			p.done.Go(func() { p.core(ctx, q, open) })
-		}
+		q := &e.Processes[i]
+		p.join(e, q, probes[uint32(q.PID)])
 	}
-	p.lookAtFronts(ctx, e, probes)
-	p.lookAtWorkers(ctx, e)
 	return p
+}
+
+// join begins to look into one process of e. tap is its other probes, nil if it has none.
+func (p *inside) join(e *target.Engine, q *target.Process, tap process) {
+	if q.Role == target.RoleWorker {
+		p.workers.Store(true)
+	}
+	core, front, worker := peekers[e.Kind], fronts[e.Kind][q.Role], workers[e.Kind]
+	if core == nil || e.Generation == "V0" || q.Python.Problem != "" {
+		return
+	}
+	var look func()
+	switch {
+	case q.Role == target.RoleCore:
+		look = func() { p.core(p.ctx, q, core) }
+	case front != nil:
+		look = func() { p.front(p.ctx, q, tap, front) }
+	case q.Role == target.RoleWorker && worker != nil && p.opt.CUDA != cuda.Off:
+		// Those that do not call the CUDA driver get no probe.
+		look = func() { p.worker(p.ctx, q, worker) }
+	default:
+		return
+	}
+	p.first.add(q)
+	p.done.Go(look)
 }
 
 // end stops looking and takes the probes out.

@@ -75,11 +75,15 @@ type LiveOptions struct {
 	// has not got them in time; the argument tells those that are still without. If that
 	// takes long, it calls Waiting before, with those that it waits for. Nil is none.
 	Attached, Waiting func([]Awaited)
+	// Joined is called by Run for each process that the engine starts meanwhile and that
+	// gets probes. Nil is none.
+	Joined func(Joined)
 }
 
 // Live is an engine with probes attached. It is for one goroutine; Run may be called
 // once.
 type Live struct {
+	// Engine is another value when the engine has started processes.
 	Engine *target.Engine
 	objs   *bpf.Objects
 	probes map[uint32]process
@@ -87,6 +91,7 @@ type Live struct {
 	opt    LiveOptions
 	inside *inside // while Run runs
 	gpus   *gpus   // the same
+	late   *late   // the same
 	ready  readiness
 	bad    uint64          // records that did not decode
 	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
@@ -209,14 +214,17 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	}
 	l.inside = lookInside(ctx, l.objs, l.Engine, l.probes, l.opt)
 	l.gpus = watchGPUs(ctx, l.Engine, l.opt)
-	err := l.read(ctx, put)
+	l.late = watchLate(ctx, l.objs, l.Engine)
+	err := l.read(ctx, put, func() { l.joined(consumers) })
+	l.late.end()
 	l.inside.end()
 	l.gpus.end()
 	return errors.Join(err, l.inside.take(put, 0), l.gpus.take(put), l.drain(put), l.inside.take(put, math.MaxUint64))
 }
 
-// read reads until ctx ends or nothing is attached any more.
-func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
+// read reads until ctx ends or nothing is attached any more. joined is to take in what
+// the engine has started.
+func (l *Live) read(ctx context.Context, put func(*event.Record) error, joined func()) error {
 	var rec event.Record
 	rd := l.objs.Reader()
 	nextClock := bpf.Monotonic() + uint64(clockEvery)
@@ -251,6 +259,7 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error) error {
 		if err := l.gpus.take(put); err != nil {
 			return err
 		}
+		joined()
 		l.ready.look(&l.inside.first, &l.opt, time.Now())
 		if now >= nextClock {
 			nextClock, nextLoss = now+uint64(clockEvery), now+uint64(lossEvery)

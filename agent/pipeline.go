@@ -92,10 +92,14 @@ func (p *Pipeline) SetTraceLevel(level int) bool {
 	return p.cor.SetTraceLevel(level)
 }
 
-// Engine announces an engine. The error says that its messages cannot be read.
+// Engine announces an engine, or one that is known with more processes. The error says that its messages cannot be read.
 func (p *Pipeline) Engine(e *target.Engine) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.report.engine != nil && p.report.engine.ID == e.ID {
+		p.report.engine = e
+		p.caps = p.report.families()
+	}
 	return p.dec.Engine(e, p.put)
 }
 

@@ -6,6 +6,7 @@ import (
 	"path"
 
 	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
 	"inferspan/probes/decode"
 	"inferspan/probes/target"
 	"inferspan/recording"
@@ -19,7 +20,8 @@ type Recorder struct {
 	tokens bool             // store token tables
 	copy   []byte           // record being redacted, reused
 	last   uint64           // time of the last flush, CLOCK_MONOTONIC ns
-	err    error            // why no recording can be made
+	told   map[signal.EngineID]bool
+	err    error // why no recording can be made
 }
 
 // flushEvery is how much of a run an end without warning may cost, ns.
@@ -35,7 +37,7 @@ func NewRecorder(w *recording.Writer, redact bool) *Recorder {
 	return r
 }
 
-// Engine stores facts. When they are not enough to redact, there is no recording:
+// Engine stores facts, again when there are more. When they are not enough to redact, there is no recording:
 // the error comes again from Record, which ends the run.
 func (r *Recorder) Engine(e *target.Engine) error {
 	if r.redact != nil {
@@ -48,9 +50,13 @@ func (r *Recorder) Engine(e *target.Engine) error {
 	if err := r.w.Engine(e); err != nil {
 		return err
 	}
-	if !r.tokens || e.Tokenizer == "" {
+	if !r.tokens || e.Tokenizer == "" || r.told[e.ID] {
 		return nil
 	}
+	if r.told == nil {
+		r.told = make(map[signal.EngineID]bool)
+	}
+	r.told[e.ID] = true
 	b, err := tokenizerFile(e)
 	if err != nil {
 		return fmt.Errorf("token texts are not recorded: %w", err)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"inferspan/correlate/signal"
-	"inferspan/gpu/cuda"
 	"inferspan/probes/engine"
 	"inferspan/probes/engine/vllm"
 	"inferspan/probes/note"
@@ -16,21 +15,6 @@ import (
 // workers finds workers that are processes of their own, by kind of engine.
 var workers = map[string]frontOpener{
 	"vllm": func(in *python.Interp) (engine.Front, error) { return vllm.NewWorker(in) },
-}
-
-// lookAtWorkers has the kernel look into the workers of an engine that call the CUDA
-// driver. Others get no probe.
-func (p *inside) lookAtWorkers(ctx context.Context, e *target.Engine) {
-	open := workers[e.Kind]
-	if open == nil || p.opt.CUDA == cuda.Off {
-		return
-	}
-	for i := range e.Processes {
-		if q := &e.Processes[i]; q.Role == target.RoleWorker && q.Python.Problem == "" {
-			p.first.add(q)
-			p.done.Go(func() { p.worker(ctx, q, open) })
-		}
-	}
 }
 
 // worker looks into one worker until ctx ends or the process is gone.

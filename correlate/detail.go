@@ -114,6 +114,19 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 	}
 }
 
+// exited: a process is gone, and lacks nothing any more.
+func (d *detail) exited(pid uint32, at signal.Mono) {
+	if _, out := d.inactive[pid]; !out {
+		return
+	}
+	delete(d.inactive, pid)
+	for other := range d.first {
+		if other != pid && len(d.inactive) == 0 && !d.active {
+			d.active, d.was, d.reason, d.since = true, true, "", at
+		}
+	}
+}
+
 // Note is something that a reader of the results should know.
 type Note struct {
 	At   int64 // ns since the epoch, 0 if not known
@@ -168,7 +181,8 @@ func (r *request) lostDetail(name string) string {
 	return ""
 }
 
-// late: d's probes came after r had begun, in the process of r's core if that has some.
+// late: d's probes came after r had begun, in the process of r's core if that has some, or
+// in its front end if the engine started that while it was traced.
 func (d *detail) late(r *request) bool {
 	began := r.added
 	if r.arrival != 0 && r.offOK {
@@ -176,6 +190,10 @@ func (d *detail) late(r *request) bool {
 	}
 	if at := d.first[r.core.PID]; at != 0 {
 		return began < at
+	}
+	if p := r.core.eng.process(r.pid); p.joined != 0 {
+		at := d.first[r.pid]
+		return at == 0 || began < at
 	}
 	for _, at := range d.first {
 		if began >= at {

@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"inferspan/correlate/signal"
@@ -54,6 +55,7 @@ type process struct {
 	tensorRank, pipelineRank, dataRank signal.Opt[int64]
 	rank                               signal.Opt[int64]
 	core                               uint32
+	joined                             signal.Mono // the engine started it while it was traced; 0: it was there before
 	own                                []signal.KV
 	res                                *trace.Resource
 }
@@ -137,14 +139,20 @@ func (c *Correlator) engineFacts(s *signal.Engine) {
 	e.res = resource(e.res, e.base, nil)
 	procs := make([]process, 0, len(s.Process))
 	for _, p := range s.Process {
-		old := &trace.Resource{}
+		old, joined := &trace.Resource{}, signal.Mono(0)
+		known := len(e.procs) == 0
 		for _, q := range e.procs {
 			if q.pid == p.PID {
-				old = q.res
+				old, joined, known = q.res, q.joined, true
 			}
 		}
+		if !known {
+			joined = c.now
+			c.addNote(c.now, "the engine started process "+strconv.FormatUint(uint64(p.PID), 10)+" ("+p.Role+")")
+		}
 		procs = append(procs, process{
-			pid: p.PID, role: p.Role, host: p.HostID, nspid: p.NSPID,
+			joined: joined,
+			pid:    p.PID, role: p.Role, host: p.HostID, nspid: p.NSPID,
 			tensorRank: p.TensorRank, pipelineRank: p.PipelineRank, dataRank: p.DataRank, rank: p.Rank, core: p.Core,
 			own: cloneKV(p.Resource), res: old,
 		})
@@ -278,7 +286,11 @@ func (c *Correlator) coreEnded(e *engine, pid uint32, at signal.Mono) {
 }
 
 func (c *Correlator) processExit(s *signal.ProcessExit) {
-	c.coreEnded(c.engine(s.Engine), s.PID, s.At)
+	e := c.engine(s.Engine)
+	c.coreEnded(e, s.PID, s.At)
+	for i := range e.details {
+		e.details[i].exited(s.PID, s.At)
+	}
 	var exs []*exchange
 	for ex := c.exs.head; ex != nil; ex = ex.next {
 		if ex.key.Engine == s.Engine && ex.key.PID == s.PID && !ex.ended {

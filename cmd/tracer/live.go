@@ -159,8 +159,8 @@ func attachedLine(l *agent.Live) string {
 	return fmt.Sprintf("attached to %s (%s)", term.Clean(name), strings.Join(roles, ", "))
 }
 
-// attachLines has the run say when the probes are in, and what it waits for if that
-// takes long. then is what follows; nil is nothing.
+// attachLines has the run say when the probes are in, what it waits for if that
+// takes long, and which processes the engine has started later. then is what follows; nil is nothing.
 func attachLines(w io.Writer, o *agent.LiveOptions, live **agent.Live, then func()) {
 	names := func(left []agent.Awaited) string {
 		var out []string
@@ -168,6 +168,13 @@ func attachLines(w io.Writer, o *agent.LiveOptions, live **agent.Live, then func
 			out = append(out, a.String())
 		}
 		return strings.Join(out, ", ")
+	}
+	o.Joined = func(j agent.Joined) {
+		line := fmt.Sprintf("attached to process %d (%s), which the engine has started", j.PID, target.RoleName((*live).Engine.Kind, j.Role))
+		if j.Err != nil {
+			line = fmt.Sprintf("the engine has started process %d (%s), which is not traced: %v", j.PID, target.RoleName((*live).Engine.Kind, j.Role), j.Err)
+		}
+		fmt.Fprintln(w, line)
 	}
 	o.Waiting = func(left []agent.Awaited) {
 		fmt.Fprintf(w, "waiting for the probes on the interpreter of %s\n", names(left))

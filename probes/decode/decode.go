@@ -31,6 +31,8 @@ type messages interface {
 	Note(r *event.Record, emit func(signal.Signal))
 	// Capture is called for what a probe in one of the engine's processes read.
 	Capture(r *event.Record, emit func(signal.Signal))
+	// Joined takes in which processes the engine has now.
+	Joined(e *target.Engine)
 	// Dropped returns messages that could not be read, by reason.
 	Dropped() []signal.LossCount
 }
@@ -103,21 +105,33 @@ func New(opt Options) *Decoder {
 	return d
 }
 
-// Engine announces an engine, or new facts about one. An error says that its
-// messages cannot be read; its exchanges are decoded all the same.
+// Engine announces an engine, or one that is known with more processes and facts. An
+// error says that its messages cannot be read; its exchanges are decoded all the same.
 func (d *Decoder) Engine(e *target.Engine, emit func(signal.Signal)) error {
 	emit(announce(e))
-	st := &engine{id: e.ID}
-	d.all = append(d.all, st)
+	var st *engine
+	for _, known := range d.all {
+		if known.id == e.ID {
+			st = known
+		}
+	}
+	if st == nil {
+		st = &engine{id: e.ID}
+		d.all = append(d.all, st)
+	}
+	for i := range e.Processes {
+		d.engine[uint32(e.Processes[i].PID)] = st
+	}
+	if st.msg != nil {
+		st.msg.Joined(e)
+		return nil
+	}
 	err := fmt.Errorf("decoding messages of %s: no decoder for this engine", e.Kind)
 	if make, ok := engines[e.Kind]; ok {
 		var msg messages
 		if msg, err = make(e, d.opt); err == nil {
 			st.msg = msg
 		}
-	}
-	for i := range e.Processes {
-		d.engine[uint32(e.Processes[i].PID)] = st
 	}
 	return err
 }

@@ -1,7 +1,9 @@
 package decode
 
 import (
+	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,5 +124,57 @@ func TestUnknownKind(t *testing.T) {
 	}
 	if x, ok := got[1].(*signal.ProcessExit); !ok || x.Engine != 3 {
 		t.Errorf("%+v", got[1])
+	}
+}
+
+// More processes of an engine that is known: what is known stays, and their records are read.
+func TestJoined(t *testing.T) {
+	e := vllmtest.SyntheticEngine("0.32.0")
+	d, red := New(Options{}), NewRedactor()
+	var engines []*signal.Engine
+	emit := func(s signal.Signal) {
+		if x, ok := s.(*signal.Engine); ok {
+			engines = append(engines, x)
+		}
+	}
+	const late = 4711
+	part := func(more bool, n int) event.Record {
+		return vllmtest.Frame(10+int64(n), late, 1, 9, event.FrameSend, n, more, []byte{0x99, 0, 0x91, 0xdc, 0, 0x12, 0xa1})
+	}
+	var passed int
+	put := func(r event.Record) {
+		d.Record(&r, emit)
+		red.Record(&r, func(*event.Record) { passed++ })
+	}
+	more := *e
+	more.Processes = append(slices.Clone(e.Processes), target.Process{PID: late, Role: target.RoleCore})
+	var before wireRedactor
+	for i, step := range []struct {
+		engine *target.Engine
+		part   event.Record
+	}{
+		{e, part(true, 0)},      // of a process that is not known
+		{&more, part(true, 0)},  // it is now
+		{&more, part(false, 1)}, // told again amid its message
+	} {
+		if err := errors.Join(d.Engine(step.engine, emit), red.Engine(step.engine)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			before = red.wire[vllmtest.SyntheticCore]
+		}
+		put(step.part)
+		if len(engines) != i+1 || len(engines[i].Process) != len(step.engine.Processes) {
+			t.Errorf("told of %d engines, the last %+v", len(engines), engines[len(engines)-1])
+		}
+		if len(d.all) != 1 || red.wire[late] != nil && red.wire[late] != before {
+			t.Errorf("%d engines are known, or the redactor is another", len(d.all))
+		}
+	}
+	if got := totals(d.Dropped()); got["unknown_process"] != 1 || got["message_broken"] != 1 {
+		t.Errorf("dropped %v, want the first record and one broken message", got)
+	}
+	if passed == 0 {
+		t.Error("the redactor let nothing of the joined process pass")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"path"
 
 	"inferspan/bpf/event"
+	"inferspan/correlate/signal"
 	"inferspan/probes/engine/sglang"
 	"inferspan/probes/engine/vllm"
 	httptap "inferspan/probes/http"
@@ -17,7 +18,8 @@ import (
 // signals but for those values. It must be used by one goroutine at a time.
 type Redactor struct {
 	http *httptap.Redactor
-	wire map[uint32]wireRedactor // by process
+	wire map[uint32]wireRedactor          // by process
+	of   map[signal.EngineID]wireRedactor // by engine
 }
 
 // wireRedactor blanks an engine's messages. It may hold back the records of a
@@ -28,18 +30,19 @@ type wireRedactor interface {
 
 // NewRedactor makes a Redactor.
 func NewRedactor() *Redactor {
-	return &Redactor{http: httptap.NewRedactor(), wire: make(map[uint32]wireRedactor)}
+	return &Redactor{http: httptap.NewRedactor(), wire: make(map[uint32]wireRedactor), of: make(map[signal.EngineID]wireRedactor)}
 }
 
-// Engine gives the facts that are needed to read the engine's messages. On an
-// error records of its processes are left out.
+// Engine gives the facts that are needed to read the engine's messages, or tells of more
+// processes of one that is known. On an error records of its processes are left out.
 func (d *Redactor) Engine(e *target.Engine) error {
-	var w wireRedactor
 	var err error
-	switch e.Kind {
-	case "vllm":
+	w := d.of[e.ID]
+	switch {
+	case w != nil: // it may hold parts of messages
+	case e.Kind == "vllm":
 		w, err = vllm.NewRedactor(e)
-	case "sglang":
+	case e.Kind == "sglang":
 		w, err = sglang.NewRedactor(e)
 	default:
 		err = fmt.Errorf("redacting messages of %s: no decoder for this engine", e.Kind)
@@ -47,6 +50,7 @@ func (d *Redactor) Engine(e *target.Engine) error {
 	if err != nil {
 		return err
 	}
+	d.of[e.ID] = w
 	for i := range e.Processes {
 		d.wire[uint32(e.Processes[i].PID)] = w
 	}

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,7 +10,6 @@ import (
 	"time"
 
 	"inferspan/correlate/semconv"
-	"inferspan/probes/target"
 	"inferspan/tests/cache"
 	"inferspan/tests/workload"
 )
@@ -90,26 +87,7 @@ func waitWorkers(t *testing.T, e *engine, workers int) {
 	var up, before []int
 	same := 0
 	for range 180 {
-		out, err := exec.Command(binary, "ps", "--json").Output()
-		if err != nil {
-			t.Fatalf("listing the engines: %v", err)
-		}
-		var engines []target.Engine
-		if err := json.Unmarshal(out, &engines); err != nil {
-			t.Fatalf("listing the engines: %v", err)
-		}
-		for i := range engines {
-			ps := engines[i].Processes
-			if !slices.ContainsFunc(ps, func(p target.Process) bool { return p.PID == e.pid }) {
-				continue
-			}
-			up = nil
-			for _, p := range ps {
-				if p.Role == target.RoleAPIServer {
-					up = append(up, p.PID)
-				}
-			}
-		}
+		up = frontEnds(t, e)
 		if same++; !slices.Equal(up, before) || len(up) != workers {
 			before, same = up, 0
 		}

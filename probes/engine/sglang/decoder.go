@@ -90,6 +90,12 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, codec: c, tokens: opt.Tokens, roles: map[uint32]target.Role{}, cores: map[uint32]signal.Core{}, behind: map[uint32]bool{}, running: map[string]*running{}, drafted: map[uint32]drafted{}, capture: NewCaptures(e.ID, e.PDRole)}
+	d.Joined(e)
+	return d, nil
+}
+
+// Joined takes in which processes the engine has now.
+func (d *Decoder) Joined(e *target.Engine) {
 	heads, servers := 0, 0
 	for i := range e.Processes {
 		p := &e.Processes[i]
@@ -118,7 +124,6 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 	if heads != 1 {
 		d.only = signal.Core{Engine: e.ID, Index: signal.CoreUnknown}
 	}
-	return d, nil
 }
 
 // leads reports whether a scheduler is the one of its ranks that gets requests and sends

@@ -24,7 +24,8 @@ type Front struct {
 // engine.ErrNoFront if there is none, or not yet, and python.ErrGone if the process has
 // ended.
 func NewFront(in *python.Interp) (*Front, error) {
-	if _, err := in.Module(moduleTokenizer); err != nil {
+	// While the module is being imported the class is not there, nor all that it needs.
+	if _, err := in.Path(moduleTokenizer, "TokenizerManager"); err != nil {
 		if errors.Is(err, python.ErrNotFound) {
 			err = fmt.Errorf("%w: %w", engine.ErrNoFront, err)
 		}
@@ -124,7 +125,7 @@ type Controller struct{ probes []engine.Probe }
 
 // NewController finds the controller of an interpreter. The error is as that of NewFront.
 func NewController(in *python.Interp) (*Controller, error) {
-	if _, err := in.Module(moduleController); err != nil {
+	if _, err := in.Path(moduleController, "DataParallelController"); err != nil {
 		if errors.Is(err, python.ErrNotFound) {
 			err = fmt.Errorf("%w: %w", engine.ErrNoFront, err)
 		}

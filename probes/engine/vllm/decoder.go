@@ -145,7 +145,14 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 		return nil, fmt.Errorf("preparing to read messages of engine %d: %w", e.ID, err)
 	}
 	d := &Decoder{engine: e.ID, version: e.Version, schema: s, tokens: opt.Tokens, defaults: defaultParam(e.Defaults[classParams]),
-		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, inside: map[uint32]bool{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}, workers: workersOf(e)}
+		facts: map[uint32]int{}, cores: map[uint32]*core{}, captures: map[uint32]captures{}, inside: map[uint32]bool{}, stamps: newStamps(), tokenizer: map[uint32]*tokenizer{}, texted: map[string]bool{}}
+	d.Joined(e)
+	return d, nil
+}
+
+// Joined takes in which processes the engine has now.
+func (d *Decoder) Joined(e *target.Engine) {
+	d.learnWorkers(e)
 	for i := range e.Processes {
 		switch p := &e.Processes[i]; p.Role {
 		case target.RoleCore:
@@ -155,7 +162,6 @@ func NewDecoder(e *target.Engine, opt Options) (*Decoder, error) {
 			d.coordinated = true
 		}
 	}
-	return d, nil
 }
 
 // Stats returns the totals so far.

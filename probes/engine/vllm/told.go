@@ -82,16 +82,15 @@ func (x *taken) place(places int64) int64 {
 	return (x.index + 1) % places
 }
 
-// workersOf finds the workers of an engine, with their cores.
-func workersOf(e *target.Engine) (workers []*worker) {
+// learnWorkers finds the workers of an engine, with their cores. What is known of one
+// stays.
+func (d *Decoder) learnWorkers(e *target.Engine) {
 	for i := range e.Processes {
-		if p := &e.Processes[i]; p.Role == target.RoleWorker {
-			if core := e.CoreOf(p); core != 0 {
-				workers = append(workers, &worker{pid: uint32(p.PID), core: uint32(core)})
-			}
+		p := &e.Processes[i]
+		if core := e.CoreOf(p); p.Role == target.RoleWorker && core != 0 && d.worker(uint32(p.PID)) == nil {
+			d.workers = append(d.workers, &worker{pid: uint32(p.PID), core: uint32(core)})
 		}
 	}
-	return workers
 }
 
 // toldWorkers: the core has written a message for its workers.
