@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"inferspan/correlate/semconv"
@@ -167,6 +168,8 @@ func (c *Correlator) Notes() []Note { return append([]Note(nil), c.notes...) }
 func (r *request) lostDetail(name string) string {
 	d := r.core.eng.detail(name)
 	switch {
+	case d == nil && r.core.attaching():
+		return "the probes were not in yet"
 	case d == nil || !d.was:
 		return ""
 	case !d.active && d.reason != "":
@@ -179,6 +182,19 @@ func (r *request) lostDetail(name string) string {
 		return "it was not seen arriving" // so that added is when something of it was first seen
 	}
 	return ""
+}
+
+// attaching: the core has been looked at, and has not got its probes yet, which it gets next.
+func (co *core) attaching() bool {
+	e := co.eng
+	peeks, steps := e.detail(signal.DetailPeeks), e.detail(signal.DetailSteps)
+	return peeks != nil && peeks.first[co.PID] != 0 && (steps == nil || !steps.known(co.PID))
+}
+
+// known: something was said of d in a process.
+func (d *detail) known(pid uint32) bool {
+	_, out := d.inactive[pid]
+	return out || d.first[pid] != 0
 }
 
 // late: d's probes came after r had begun, in the process of r's core if that has some, or
@@ -213,6 +229,25 @@ func (v *view) missing(detail string, has func(string) bool, names ...string) {
 	}
 }
 
+// notSeen names what is not known of a request that was over before the probes were in.
+func (c *Correlator) notSeen(v *view, has func(string) bool) {
+	names := []string{semconv.AttrGenAIUsageCompletionTokens, semconv.AttrGenAILatencyE2E, semconv.AttrGenAILatencyTimeInQueue, semconv.AttrGenAILatencyTimeToFirstToken,
+		semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference}
+	if v.r.pooling {
+		names = slices.DeleteFunc(names, func(n string) bool {
+			return n == semconv.AttrGenAIUsageCompletionTokens || n == semconv.AttrGenAILatencyTimeToFirstToken || n == semconv.AttrGenAILatencyTimeInModelDecode
+		})
+	}
+	if c.opt.Steps >= StepsRefs {
+		names = append(names, semconv.AttrInferspanStepsCount)
+	}
+	for _, n := range names {
+		if !has(n) {
+			v.unavailable.add(n + ": it was over before the probes were in")
+		}
+	}
+}
+
 // noteUnavailable names the attributes that r would have but for probes that were
 // taken out.
 func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
@@ -220,6 +255,10 @@ func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
 	miss := func(detail string, names ...string) { v.missing(detail, has, names...) }
 	if r.model() == "" && r.core.eng.model != "" {
 		v.unavailable = append(v.unavailable, semconv.AttrGenAIRequestModelName+": whether it asked for an adapter was not seen")
+	}
+	if r.unseen {
+		c.notSeen(v, has)
+		return
 	}
 	if r.outline {
 		for _, n := range []string{semconv.AttrGenAIRequestTemperature, semconv.AttrGenAIRequestTopP, semconv.AttrGenAIRequestMaxTokens, semconv.AttrGenAIRequestN} {

@@ -63,6 +63,7 @@ func (c *Correlator) requestPeeked(s *signal.RequestPeeked) {
 		}
 		r = c.newRequest(co, a.ID, s.At)
 	}
+	r.there = max(r.there, s.At)
 	if (!r.arrivalSeen || r.outline) && !r.peeked {
 		r.peeked = true
 		arrival := r.arrival

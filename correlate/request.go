@@ -69,6 +69,8 @@ type request struct {
 	// What was read from memory of a request that had not been seen arriving.
 	outline   bool // what it asks for is not known
 	peeked    bool
+	there     signal.Mono       // when it was last looked at
+	unseen    bool              // it was over before anything of it was seen but that look
 	fresh     bool              // it had no output then
 	started   bool              // QUEUED came with its first output
 	before    signal.Opt[int64] // tokens that were generated before those counted here

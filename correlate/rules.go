@@ -13,6 +13,8 @@ type rules interface {
 	// abortEnds: a request is over when its core is told to abort it; else the core
 	// answers with a last output.
 	abortEnds() bool
+	// idleEnds: a core that is found without requests has none in any state.
+	idleEnds() bool
 	// settled: nothing more is to be expected of r, which has ended in its core. If
 	// it is false, settle is to be called when it may have become true.
 	settled(r *request) bool
@@ -64,6 +66,7 @@ func (c *Correlator) countFinished(r *request) { r.core.eng.rules.countFinished(
 type vllmRules struct{}
 
 func (vllmRules) abortEnds() bool                  { return true }
+func (vllmRules) idleEnds() bool                   { return true }
 func (vllmRules) stepsOf(outputs, _ int64) int64   { return outputs }
 func (vllmRules) hasEvents() bool                  { return true }
 func (vllmRules) settled(*request) bool            { return true }

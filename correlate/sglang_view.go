@@ -15,6 +15,9 @@ type sglangRules struct {
 // became of the request.
 func (*sglangRules) abortEnds() bool { return false }
 
+// idleEnds: those that wait for the other part of disaggregated serving are not counted.
+func (*sglangRules) idleEnds() bool { return false }
+
 // stepsOf: a client that does not stream gets the tokens of many steps in one output.
 func (*sglangRules) stepsOf(_, tokens int64) int64 { return tokens }
 

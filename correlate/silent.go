@@ -1,6 +1,9 @@
 package correlate
 
 import (
+	"slices"
+	"strings"
+
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
 )
@@ -149,6 +152,7 @@ func (c *Correlator) finishedBySteps(co *core, ids [][]byte) {
 // allOver: the core has no requests, so those that it had are over. It is the
 // only sign where neither outputs nor a later step are seen.
 func (c *Correlator) allOver(co *core, at signal.Mono) {
+	c.unseenOver(co, at)
 	if co.eng.seen.Outputs || len(co.reqs) == 0 {
 		return
 	}
@@ -160,6 +164,25 @@ func (c *Correlator) allOver(co *core, at signal.Mono) {
 	}
 	for _, r := range over {
 		c.endRequest(r, endStepped, r.lastSeen())
+	}
+}
+
+// unseenOver ends the requests that were there when the core was looked at, and of which
+// nothing was seen since: they were over before the probes were in.
+func (c *Correlator) unseenOver(co *core, at signal.Mono) {
+	if !co.eng.rules.idleEnds() {
+		return
+	}
+	var over []*request
+	for _, r := range co.reqs {
+		if !r.done && !r.arrivalSeen && r.outputs == 0 && r.steps == nil && r.there != 0 && r.there < at {
+			over = append(over, r)
+		}
+	}
+	slices.SortFunc(over, func(a, b *request) int { return strings.Compare(a.id, b.id) })
+	for _, r := range over {
+		r.unseen = true
+		c.endRequest(r, endLost, at)
 	}
 }
 
