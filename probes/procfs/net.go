@@ -3,8 +3,11 @@ package procfs
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path"
 	"slices"
@@ -38,12 +41,48 @@ func (f FS) NetNS(pid int) (string, error) {
 	return ns, gone(err)
 }
 
+// Conn is an established TCP connection as one end of it sees it.
+type Conn struct{ Local, Remote netip.AddrPort }
+
+// Connections returns the established TCP connections of the process's network namespace
+// by the inode of the socket. IPv4 addresses are so in sockets of IPv6, too.
+func (f FS) Connections(pid int) (map[uint64]Conn, error) {
+	conns := make(map[uint64]Conn)
+	for _, name := range []string{"tcp", "tcp6"} {
+		b, err := readAll(f.path(pid, "net", name), maxMaps)
+		if err != nil {
+			if name == "tcp6" {
+				continue // no IPv6
+			}
+			return nil, fmt.Errorf("reading the sockets of process %d: %w", pid, err)
+		}
+		parseConnections(b, conns)
+	}
+	return conns, nil
+}
+
 // Ports returns the ports, sorted, of those listening sockets to which one of the
 // process's own descriptors refers.
 func (f FS) Ports(pid int, listening map[uint64]int) ([]int, error) {
 	if len(listening) == 0 {
 		return nil, nil
 	}
+	sockets, err := f.Sockets(pid)
+	if err != nil {
+		return nil, err
+	}
+	var ports []int
+	for _, ino := range sockets {
+		if port, ok := listening[ino]; ok {
+			ports = append(ports, port)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports), nil
+}
+
+// Sockets returns the inodes of the sockets to which the process's descriptors refer.
+func (f FS) Sockets(pid int) ([]uint64, error) {
 	dir, err := os.Open(f.path(pid, "fd"))
 	if err != nil {
 		return nil, fmt.Errorf("reading the descriptors of process %d: %w", pid, gone(err))
@@ -53,20 +92,17 @@ func (f FS) Ports(pid int, listening map[uint64]int) ([]int, error) {
 	if err != nil && err != io.EOF {
 		return nil, fmt.Errorf("reading the descriptors of process %d: %w", pid, gone(err))
 	}
-	var ports []int
+	var inodes []uint64
 	for _, n := range names {
 		link, err := os.Readlink(f.path(pid, "fd", n))
 		if err != nil {
 			continue
 		}
 		if ino, ok := socketInode(link); ok {
-			if port, ok := listening[ino]; ok {
-				ports = append(ports, port)
-			}
+			inodes = append(inodes, ino)
 		}
 	}
-	slices.Sort(ports)
-	return slices.Compact(ports), nil
+	return inodes, nil
 }
 
 func socketInode(link string) (uint64, bool) {
@@ -94,6 +130,40 @@ func parseListeners(b []byte, into map[uint64]int) {
 			into[ino] = int(port)
 		}
 	}
+}
+
+// parseConnections adds the established connections of a /proc/net/tcp table.
+func parseConnections(b []byte, into map[uint64]Conn) {
+	const established = "01" // TCP_ESTABLISHED
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	for sc.Scan() {
+		w := strings.Fields(sc.Text())
+		if len(w) < 10 || w[3] != established {
+			continue
+		}
+		local, ok1 := parseAddr(w[1])
+		remote, ok2 := parseAddr(w[2])
+		ino, err := strconv.ParseUint(w[9], 10, 64)
+		if ok1 && ok2 && err == nil && ino != 0 {
+			into[ino] = Conn{local, remote}
+		}
+	}
+}
+
+// parseAddr reads an address and port of a /proc/net/tcp table: words of 32 bits as the
+// host has them.
+func parseAddr(text string) (netip.AddrPort, bool) {
+	hexAddr, hexPort, ok := strings.Cut(text, ":")
+	port, err := strconv.ParseUint(hexPort, 16, 16)
+	b, err2 := hex.DecodeString(hexAddr)
+	if !ok || err != nil || err2 != nil {
+		return netip.AddrPort{}, false
+	}
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), ok
 }
 
 // ContainerID returns the container that the process's cgroup names, "" if none:

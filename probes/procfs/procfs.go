@@ -155,6 +155,53 @@ func (f FS) Status(pid int) (Status, error) {
 	return s, nil
 }
 
+// maxTasks bounds the threads looked at in one process.
+const maxTasks = 1 << 14
+
+// Asleep reports whether a thread of a process, by its id in its own PID namespace, sleeps
+// in the kernel and can be woken, and how often it had been switched away from by then: if
+// it is asleep twice and that did not change, it did not run in between.
+func (f FS) Asleep(pid, nstid int) (switches uint64, ok bool) {
+	dir, err := os.Open(f.path(pid, "task"))
+	if err != nil {
+		return 0, false
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxTasks)
+	if err != nil && err != io.EOF {
+		return 0, false
+	}
+	for _, n := range names {
+		b, err := readAll(f.path(pid, "task", n, "status"), maxFile)
+		if err != nil {
+			continue
+		}
+		if s, err := parseStatus(b); err == nil && s.NSPID == nstid {
+			return parseAsleep(b)
+		}
+	}
+	return 0, false
+}
+
+func parseAsleep(status []byte) (switches uint64, ok bool) {
+	found := 0
+	for line := range strings.Lines(string(status)) {
+		key, val, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch val = strings.TrimSpace(val); key {
+		case "State":
+			ok = strings.HasPrefix(val, "S")
+		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+			n, err := strconv.ParseUint(val, 10, 64)
+			if err != nil {
+				return 0, false
+			}
+			switches += n
+			found++
+		}
+	}
+	return switches, ok && found == 2
+}
+
 // ParseStatus reads the text of a status file.
 func ParseStatus(b []byte) (Status, error) { return parseStatus(b) }
 

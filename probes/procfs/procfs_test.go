@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParseStat(t *testing.T) {
@@ -298,5 +299,70 @@ func TestSelf(t *testing.T) {
 	pids, err := f.PIDs()
 	if err != nil || len(pids) == 0 {
 		t.Errorf("PIDs = %v, %v", pids, err)
+	}
+}
+
+func TestAsleep(t *testing.T) {
+	for text, want := range map[string]struct {
+		n  uint64
+		ok bool
+	}{
+		"State:\tS (sleeping)\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n":   {7, true},
+		"State:\tR (running)\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n":    {7, false},
+		"State:\tD (disk sleep)\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n": {7, false},
+		"State:\tS (sleeping)\nvoluntary_ctxt_switches:\t5\n":                                   {5, false},
+		"State:\tS (sleeping)\nvoluntary_ctxt_switches:\tx\nnonvoluntary_ctxt_switches:\t2\n":   {0, false},
+	} {
+		if n, ok := parseAsleep([]byte(text)); n != want.n || ok != want.ok {
+			t.Errorf("%q: %d, %v; want %+v", text, n, ok, want)
+		}
+	}
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	pid := cmd.Process.Pid
+	st, err := FS{}.Status(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok := false
+	for range 500 {
+		if _, ok = (FS{}).Asleep(pid, st.NSPID); ok {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	a, _ := (FS{}).Asleep(pid, st.NSPID)
+	b, still := (FS{}).Asleep(pid, st.NSPID)
+	if !ok || !still || a != b {
+		t.Errorf("asleep %v, then %v after %d and %d switches", ok, still, a, b)
+	}
+	if _, ok := (FS{}).Asleep(pid, 1<<30); ok {
+		t.Error("a thread that is not there sleeps")
+	}
+}
+
+func TestParseConnections(t *testing.T) {
+	got := map[uint64]Conn{}
+	parseConnections([]byte("  sl  local_address rem_address   st\n"+
+		"   0: 0100007F:7530 0100007F:AFC8 01 00000000:00000000 00:00000000 00000000     0        0 11 1\n"+
+		"   1: 00000000:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12 1\n"+
+		"   2: 0000000000000000FFFF00000100007F:7530 0000000000000000FFFF00000700000A:AFC8 01 0:0 00:0 0 0 0 13 1\n"+
+		"   3: B80D0120000000000000000001000000:0050 B80D0120000000000000000002000000:0051 01 0:0 00:0 0 0 0 14 1\n"+
+		"   4: 0100007F:7530 0100007F:AFC8 01 0:0 00:0 0 0 0 0 1\n"+
+		"   5: 010000:7530 0100007F:AFC8 01 0:0 00:0 0 0 0 15 1\n"), got)
+	want := map[uint64]string{11: "127.0.0.1:30000 127.0.0.1:45000", 13: "127.0.0.1:30000 10.0.0.7:45000", 14: "[2001:db8::1]:80 [2001:db8::2]:81"}
+	if len(got) != len(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for inode, text := range want {
+		if c := got[inode]; c.Local.String()+" "+c.Remote.String() != text {
+			t.Errorf("%d: %v, want %s", inode, c, text)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"inferspan/tests/pythons"
 )
@@ -553,4 +554,48 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("Open of an ended process = %v, want %v", err, ErrGone)
 		}
 	})
+}
+
+// TestHeld reads containers of a process that holds the global lock for good: in a call
+// that sleeps, and in one that works.
+func TestHeld(t *testing.T) {
+	for _, c := range []struct {
+		call  string
+		sleep bool
+	}{{"__import__('ctypes').PyDLL(None).pause()", true}, {"sum(range(1 << 60))", false}} {
+		t.Run(c.call, func(t *testing.T) {
+			eachPython(t, func(t *testing.T, python string) {
+				pid, _, out := startScript(t, python, "import sys\nlst = [1, 'two']\nprint('ready', flush=True)\n"+c.call)
+				if !out.Scan() || out.Text() != "ready" {
+					t.Fatalf("the program did not start: %q, %v", out.Text(), out.Err())
+				}
+				in := open(t, pid)
+				for range 500 { // until it is in the call
+					if p, err := in.pulse(); err == nil && !p.free {
+						time.Sleep(20 * time.Millisecond)
+						if q, err := in.pulse(); err == nil && p == q {
+							break
+						}
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				frames, err := in.MainFrames()
+				if err != nil || len(frames) == 0 {
+					t.Fatalf("frames: %v, %v", frames, err)
+				}
+				v, err := in.Path("sys", "orig_argv")
+				var args []Value
+				if err == nil {
+					args, err = v.List(10)
+				}
+				known := c.sleep && in.layout.ThreadNativeID >= 0
+				if known && (err != nil || len(args) != 3) {
+					t.Errorf("%d arguments, %v", len(args), err)
+				}
+				if !known && !errors.Is(err, ErrUnstable) {
+					t.Errorf("%d arguments, %v; want %v", len(args), err, ErrUnstable)
+				}
+			})
+		})
+	}
 }

@@ -49,6 +49,10 @@ type Interp struct {
 
 	gil   uint64              // the global lock
 	pause func(time.Duration) // time.Sleep; tests on images do not wait
+	// asleep reports whether a thread sleeps in the kernel, by its id in its own PID
+	// namespace, and how often it had begun to. nil: not known.
+	asleep func(id int) (times uint64, ok bool)
+	rest   atomic.Pointer[rest] // the last one that lasted
 
 	collections [2]atomic.Uint64 // found when first needed
 }
@@ -90,6 +94,7 @@ func (o *Opener) Open(pid int, maps []procfs.Mapping) (*Interp, error) {
 	if st, err := o.fs.Status(pid); err == nil {
 		in.nativePID = st.NSPID
 	}
+	in.asleep = func(id int) (uint64, bool) { return o.fs.Asleep(pid, id) }
 	return in, nil
 }
 

@@ -11,7 +11,11 @@ import (
 // that up between instructions only. So a look counts when, after it, the lock was
 // free or an instruction ended, and the next look shows the same.
 
-// Waiting for that: some 10 ms in all.
+// A thread that has the lock and sleeps in the kernel all the while, as in one call into
+// a library that never returns, changes nothing either: what it could have to wait for
+// while it changes a container is memory, and that comes in microseconds.
+
+// Waiting for that: some 10 ms in all, and as long for a thread that sleeps.
 const (
 	settleTries = 100
 	settlePause = 100 * time.Microsecond
@@ -99,8 +103,28 @@ func (in *Interp) pulse() (pulse, error) {
 	return p, err
 }
 
-// settled returns when the lock was free or an instruction ended since it was called.
-// errStuck if neither happens in time.
+// rest is that the thread that has the lock sleeps in the kernel.
+type rest struct {
+	pulse
+	since uint64 // how often it had begun to
+}
+
+// resting reports whether a thread that has the lock sleeps.
+func (in *Interp) resting(p pulse) (rest, bool) {
+	l := &in.layout
+	if in.asleep == nil || l.ThreadNativeID < 0 || p.free || p.holder == 0 {
+		return rest{}, false
+	}
+	id, err := in.u64(p.holder + uint64(l.ThreadNativeID))
+	if err != nil || id == 0 || id > 1<<31 {
+		return rest{}, false
+	}
+	since, ok := in.asleep(int(id))
+	return rest{p, since}, ok
+}
+
+// settled returns when the lock was free, an instruction ended, or the thread that has
+// the lock slept since it was called. errStuck if none of that happens in time.
 func (in *Interp) settled() error {
 	first, err := in.pulse()
 	ok := err == nil
@@ -110,6 +134,11 @@ func (in *Interp) settled() error {
 	for i := range settleTries {
 		if i > 1 { // the first time at once: instructions are short
 			in.pause(settlePause)
+		}
+		if known := in.rest.Load(); i == 2 && known != nil {
+			if r, ok := in.resting(first); ok && r == *known {
+				return nil // it sleeps on
+			}
 		}
 		p, err := in.pulse()
 		if err != nil {
@@ -122,6 +151,19 @@ func (in *Interp) settled() error {
 			return nil
 		}
 		first, ok = p, true
+	}
+	before, ok := in.resting(first)
+	if !ok {
+		return errStuck
+	}
+	for range settleTries {
+		in.pause(settlePause)
+	}
+	if p, err := in.pulse(); err == nil {
+		if after, ok := in.resting(p); ok && after == before {
+			in.rest.Store(&after)
+			return nil
+		}
 	}
 	return errStuck
 }

@@ -99,6 +99,43 @@ func TestSettled(t *testing.T) {
 		if s, err := get("long_str").Str(); err != nil || len(s) != 5000 {
 			t.Errorf("a str while a thread is stuck: %v", err)
 		}
+		// It sleeps all the while, runs now and then, or does not sleep.
+		if l.ThreadNativeID >= 0 {
+			const id = 4711
+			w.at[ts+uint64(l.ThreadNativeID)] = id
+			times, step, sleeps := uint64(7), uint64(0), true
+			in.asleep = func(n int) (uint64, bool) {
+				if n != id {
+					t.Errorf("asked for thread %d, want %d", n, id)
+				}
+				times += step
+				return times, sleeps
+			}
+			for _, c := range []struct {
+				what   string
+				step   uint64
+				sleeps bool
+				want   error
+			}{{"sleeps", 0, true, nil}, {"is awake", 0, false, errStuck}, {"wakes up", 1, true, errStuck}} {
+				step, sleeps = c.step, c.sleeps
+				for i, err := range read() {
+					if !errors.Is(err, c.want) {
+						t.Errorf("a thread that is stuck %s, read %d: %v, want %v", c.what, i, err, c.want)
+					}
+				}
+			}
+			times, step, sleeps = 7, 0, true // as it was when it was waited for
+			waited = 0
+			for i, err := range read() {
+				if err != nil {
+					t.Errorf("a thread sleeps on, read %d: %v", i, err)
+				}
+			}
+			if waited > 4*10*settlePause {
+				t.Errorf("waited %v for a thread that sleeps on", waited)
+			}
+			in.asleep = nil
+		}
 		// An instruction ends.
 		frame := ts
 		if l.ThreadCFrame >= 0 {

@@ -40,11 +40,12 @@ type scan struct {
 	procs   map[int]*proc             // that run code of an engine
 	parent  map[int]int               // of all processes
 	listen  map[string]map[uint64]int // listening sockets by network namespace
+	conns   map[string]map[uint64]procfs.Conn
 	skipped []Skipped
 }
 
 func (f Finder) scan(ctx context.Context) (*scan, error) {
-	s := &scan{fs: f.Proc, opener: python.NewOpener(f.Proc), procs: make(map[int]*proc), parent: make(map[int]int), listen: make(map[string]map[uint64]int)}
+	s := &scan{fs: f.Proc, opener: python.NewOpener(f.Proc), procs: make(map[int]*proc), parent: make(map[int]int), listen: make(map[string]map[uint64]int), conns: make(map[string]map[uint64]procfs.Conn)}
 	pids, err := s.fs.PIDs()
 	if err != nil {
 		return nil, err

@@ -30,6 +30,9 @@ type engineKind struct {
 	// refine adds what the interpreter says to a role that its stack showed; byMemory
 	// finds the role in the interpreter when nothing else shows one. Each may be nil.
 	refine, byMemory func(p *proc)
+	// addresses returns what the interpreter of a gateway has of where requests go, among
+	// other texts; nil if the engine has none.
+	addresses func(p *proc) []string
 
 	messages messageClasses
 	// config fills in what the engine was configured with, and how its servers are reached.

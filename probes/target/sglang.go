@@ -39,8 +39,9 @@ var sglang = engineKind{
 		_, command := sglangByCommand(cmdline)
 		return title || command || packageMapped(maps, "sgl_kernel") != ""
 	},
-	refine:   sglangRefine,
-	byMemory: sglangByMemory,
+	refine:    sglangRefine,
+	byMemory:  sglangByMemory,
+	addresses: sglangAddresses,
 	messages: messageClasses{structs: []structClass{
 		// Before they were structs, messages were dataclasses, which are pickled with the
 		// names of their fields.
@@ -196,4 +197,45 @@ func sglangByMemory(p *proc) {
 	if _, err := p.interp.Module("sglang.srt.entrypoints.http_server"); err == nil {
 		p.roleOf = roleOf{role: RoleAPIServer, kind: sglWorker}
 	}
+}
+
+// maxArgs bounds the arguments of a gateway: it may have hundreds of workers.
+const maxArgs = 1 << 12
+
+// sglangAddresses reads the addresses of workers in the arguments of a gateway: as given,
+// and as its function has them, since a program may have put them together.
+func sglangAddresses(p *proc) []string {
+	var out []string
+	if argv, err := p.interp.Path("sys", "orig_argv"); err == nil {
+		out = append(out, texts(argv)...)
+	}
+	for _, f := range append([]python.Frame{p.frame}, p.frames...) {
+		args, err := f.Local("router_args")
+		if err != nil || args.TypeName() != "RouterArgs" {
+			continue
+		}
+		for _, name := range []string{"worker_urls", "prefill_urls", "decode_urls"} {
+			if v, err := args.Attr(name); err == nil {
+				out = append(out, texts(v)...)
+			}
+		}
+	}
+	return out
+}
+
+// texts returns the strs of a list, also of pairs whose first is one.
+func texts(list python.Value) (out []string) {
+	elems, err := list.List(maxArgs)
+	if err != nil {
+		return nil
+	}
+	for _, e := range elems {
+		if first, err := e.Index(0); err == nil {
+			e = first
+		}
+		if s, err := e.Str(); err == nil {
+			out = append(out, s)
+		}
+	}
+	return out
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"inferspan/probes/procfs"
 	"inferspan/probes/python"
 )
 
@@ -187,7 +188,7 @@ func TestGateways(t *testing.T) {
 	} {
 		gate := &proc{eng: &sglang, cmdline: strings.Fields(c.args)}
 		gate.PID, gate.Role = c.pid, RoleGateway
-		s := &scan{procs: map[int]*proc{c.pid: gate, 10: server, 11: core}, parent: map[int]int{10: 5, 5: 1, 11: 10, 20: 1}}
+		s := &scan{fs: procfs.FS{Root: t.TempDir()}, procs: map[int]*proc{c.pid: gate, 10: server, 11: core}, parent: map[int]int{10: 5, 5: 1, 11: 10, 20: 1}}
 		if got := len(s.gatewaysOf([]*proc{server, core})) == 1; got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
