@@ -103,13 +103,14 @@ func (g *gpuWork) attach() (err error) {
 
 // watch does what is to be done once a second.
 func (g *gpuWork) watch() (err error) {
+	// First: what was compared of launches is there as long as they are counted.
+	if _, err := g.probes.Settle(); err != nil {
+		return err
+	}
 	if g.mode == cuda.Sampled {
 		if err := g.probes.Launches(g.looks%sampleEvery == 1); err != nil {
 			return err
 		}
-	}
-	if _, err := g.probes.Settle(); err != nil {
-		return err
 	}
 	g.silent, err = g.probes.Silent()
 	return err
@@ -149,7 +150,7 @@ func (g *gpuWork) Spent() (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		n.Emulated, n.Stepped = n.Emulated+more.Emulated, n.Stepped+more.Stepped
+		n.Add(more)
 	}
 	return time.Duration(n.Emulated)*(g.costs.Emulated+g.costs.Run) + time.Duration(n.Stepped)*(g.costs.Stepped+g.costs.Run), nil
 }
@@ -216,7 +217,7 @@ func (g *gpuWork) close() {
 	}
 	g.lastKernels()
 	if n, err := g.probes.Hits(); err == nil {
-		g.hits.Emulated, g.hits.Stepped = g.hits.Emulated+n.Emulated, g.hits.Stepped+n.Stepped
+		g.hits.Add(n)
 	}
 	_ = g.probes.Close()
 	g.probes, g.silent = nil, false

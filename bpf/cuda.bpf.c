@@ -296,7 +296,7 @@ static __always_inline struct gpu_rec *cuda_record(__u64 ts, __u64 ids, struct c
 	for (int i = 0; i < GPU_COUNTS; i++)
 		r->counts[i] = t->counts[i];
 	r->epoch = p->epoch;
-	r->flags = p->flags & GPU_LAUNCHES;
+	r->flags = p->flags & (GPU_LAUNCHES | GPU_CONTINUES);
 	r->marks = t->marks;
 	return r;
 }

@@ -102,24 +102,26 @@ type CUDAState struct {
 // SetCUDA has what a process does with its GPU sent: at its captures, and when it
 // waited for the GPU. It is to be called when the probes are in place; launches says
 // that those on kernels and copies are. Differences between records are right from
-// one call to the next: each begins a new epoch of the process, from 1 on. ErrFull if there are too many
-// processes.
+// one call to the next: each begins a new epoch of the process, from 1 on. Those of all but
+// kernels and copies are right beyond that, too, until RemoveCUDA is called
+// (event.GPUContinues). ErrFull if there are too many processes.
 func (o *Objects) SetCUDA(pid int, launches bool) error {
 	o.mu.Lock()
 	var p tracerCudaProcess
-	if !o.closed {
-		// What is counted in between is not: a few hits at most.
-		_ = o.objs.CudaProcesses.Lookup(uint32(pid), &p)
+	var flags uint32
+	if !o.closed && o.objs.CudaProcesses.Lookup(uint32(pid), &p) == nil {
+		// What is counted from here to below is not: a few hits at most.
+		flags = event.GPUContinues
 	}
 	if o.epochs == nil {
 		o.epochs = make(map[int]uint32)
 	}
 	o.epochs[pid]++
-	p.Epoch, p.Flags = o.epochs[pid], 0
-	o.mu.Unlock()
 	if launches {
-		p.Flags = event.GPULaunches
+		flags |= event.GPULaunches
 	}
+	p.Epoch, p.Flags = o.epochs[pid], flags
+	o.mu.Unlock()
 	return o.put("watching the GPU work", pid, o.objs.CudaProcesses, uint32(pid), p)
 }
 

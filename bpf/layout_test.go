@@ -217,7 +217,7 @@ func TestEnums(t *testing.T) {
 			"REC_LOSS": uint64(event.KindLoss), "REC_CLOCK": uint64(event.KindClock),
 			"REC_CAPTURE": uint64(event.KindCapture), "REC_NOTE": uint64(event.KindNote), "REC_GPU": uint64(event.KindGPU)},
 		"gpu_what":  {"GPU_MARK": uint64(event.GPUMark), "GPU_SYNC_EVENT": uint64(event.GPUSyncEvent), "GPU_SYNC_STREAM": uint64(event.GPUSyncStream), "GPU_SYNC_CONTEXT": uint64(event.GPUSyncContext)},
-		"gpu_flags": {"GPU_LAUNCHES": event.GPULaunches, "GPU_SLEPT": event.GPUSlept},
+		"gpu_flags": {"GPU_LAUNCHES": event.GPULaunches, "GPU_SLEPT": event.GPUSlept, "GPU_CONTINUES": event.GPUContinues},
 		"gpu_count": {"GPU_KERNELS": uint64(event.GPUKernels), "GPU_KERNELS_EX": uint64(event.GPUKernelsEx), "GPU_COOPERATIVE": uint64(event.GPUCooperative),
 			"GPU_GRAPHS": uint64(event.GPUGraphs), "GPU_GRAPHS_UNKNOWN": uint64(event.GPUGraphsUnknown), "GPU_GRAPH_KERNELS": uint64(event.GPUGraphKernels), "GPU_CAPTURED": uint64(event.GPUCaptured),
 			"GPU_COPIES_IN": uint64(event.GPUCopiesIn), "GPU_COPIES_OUT": uint64(event.GPUCopiesOut), "GPU_COPIES_DEVICE": uint64(event.GPUCopiesDevice), "GPU_COPIES_OTHER": uint64(event.GPUCopiesOther),

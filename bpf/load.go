@@ -51,6 +51,9 @@ type Options struct {
 	CaptureContent bool
 	// BTFPath is a file with the kernel's BTF, "" for /sys/kernel/btf/vmlinux.
 	BTFPath string
+	// SingleUprobes has each point attached by a link of its own, as kernels before 6.6 do,
+	// where links of many points would be used.
+	SingleUprobes bool
 }
 
 // Role says what is looked at in a process. Roles combine.
@@ -87,6 +90,7 @@ type Objects struct {
 
 	reader *Reader
 	closed bool
+	multi  bool // programs for the CUDA driver are for links of many points
 }
 
 // Load loads the programs and starts to watch for exits of targets. No target is
@@ -111,7 +115,14 @@ func Load(opts Options) (*Objects, error) {
 	if err := configure(spec, opts); err != nil {
 		return nil, err
 	}
-	o := &Objects{opts: opts}
+	o := &Objects{opts: opts, multi: !opts.SingleUprobes && manyPoints()}
+	if o.multi {
+		for name, p := range spec.Programs {
+			if strings.HasPrefix(name, cudaPrograms) {
+				p.AttachType = ebpf.AttachTraceUprobeMulti
+			}
+		}
+	}
 	err = spec.LoadAndAssign(&o.objs, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{KernelTypes: kernel}})
 	if err != nil {
 		return nil, fmt.Errorf("loading BPF programs: %w", permission(err))
@@ -392,6 +403,12 @@ const (
 // such program.
 func (o *Objects) Program(name Program) *ebpf.Program {
 	return o.programs()[string(name)]
+}
+
+// Multi tells that a program is to be attached by a link of many points
+// (BPF_TRACE_UPROBE_MULTI), not by one for each.
+func (o *Objects) Multi(name Program) bool {
+	return o.multi && strings.HasPrefix(string(name), cudaPrograms)
 }
 
 func (o *Objects) programs() map[string]*ebpf.Program {

@@ -101,6 +101,7 @@ type tracerCudaThread struct {
 	Marks   uint64
 	Driver  [7]uint64
 	Runtime [7]uint64
+	Epoch   uint64
 	Under   uint64
 	Bursts  uint64
 	Burst   [8]struct {

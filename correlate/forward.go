@@ -22,6 +22,7 @@ type gpuHost struct {
 	core     uint32          // process that schedules, 0: not known yet
 	marks    uint32          // of the latest point
 	mark     signal.GPUPoint // the latest one, At 0 if there is none or some were lost
+	epoch    uint32          // of the latest point, 0 if there is none
 	broken   bool            // marks were lost since the latest pass
 	behind   bool            // marks are behind the launches of steps
 	passes   []*pass
@@ -84,7 +85,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		}
 		*h = gpuHost{pid: s.PID, tid: s.TID, core: h.core, busyUntil: h.busyUntil, settled: h.settled, reached: h.reached} // another thread schedules now
 	}
-	lost := s.Marks != h.marks+1
+	lost := !h.goesOn(&s.GPUPoint) || s.Marks != h.marks+1
 	before := h.mark
 	h.marks, h.mark = s.Marks, s.GPUPoint
 	h.broken = h.broken || lost
@@ -121,6 +122,14 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 			h.add(&pass{step: s.At, begin: before.At, end: s.At, from: before, to: s.GPUPoint, first: s.First, last: s.Last, bursts: s.Bursts, closed: true})
 		}
 	}
+}
+
+// goesOn takes a point of the thread in, and reports whether all that it does but launches
+// was counted since the one before.
+func (h *gpuHost) goesOn(p *signal.GPUPoint) bool {
+	before := h.epoch
+	h.epoch = p.Epoch
+	return before == 0 || p.Epoch == before || p.Continues && p.Epoch == before+1
 }
 
 // lookedFrom is since when all that a process has its GPU do is seen, 0 if that is not known.
@@ -165,8 +174,8 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 	}
 	if s.TID == h.tid {
 		p := h.newest()
-		switch {
-		case s.Marks != h.marks:
+		switch on := h.goesOn(&s.GPUPoint); {
+		case !on || s.Marks != h.marks:
 			h.marks, h.mark, h.broken = s.Marks, signal.GPUPoint{}, true
 			if p != nil {
 				h.drop()
@@ -256,12 +265,13 @@ func (e *engine) passOf(s *signal.Step) *pass {
 	if p.end != 0 && s.Schedule < p.begin {
 		return nil // it was being launched when that began to be seen, or had no time
 	}
-	if p.torn || p.from.Epoch != p.to.Epoch || s.Detail != signal.StepSeen && !p.closed {
+	if p.torn || s.Detail != signal.StepSeen && !p.closed {
 		return nil
 	}
 	seen := *p // what the thread does from here on is not of the step
 	seen.first = p.firstFrom(s.Schedule)
-	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.from.Launches && seen.first != 0 {
+	seen.forgetLaunches()
+	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.launches() && seen.first != 0 {
 		seen.gap = signal.Some(int64(seen.first - h.passes[before].wait.At))
 	}
 	return &seen
@@ -269,17 +279,34 @@ func (e *engine) passOf(s *signal.Step) *pass {
 
 // Words for what a pass counts, and for what a step waited for.
 const (
-	countedAll   = "all"
-	countedGraph = "graph"
-	boundGPU     = "gpu"
-	boundHost    = "host"
+	countedAll     = "all"
+	countedGraph   = "graph"
+	countedChanged = "changed"
+	boundGPU       = "gpu"
+	boundHost      = "host"
 )
 
+// changed: kernels and copies were counted in a part of it only.
+func (p *pass) changed() bool { return p.from.Epoch != p.to.Epoch }
+
+// launches: kernels and copies were counted from its beginning to its end.
+func (p *pass) launches() bool { return p.from.Launches && !p.changed() }
+
 func (p *pass) counted() string {
-	if p.from.Launches {
+	switch {
+	case p.changed():
+		return countedChanged
+	case p.from.Launches:
 		return countedAll
 	}
 	return countedGraph
+}
+
+// forgetLaunches leaves the times of launches out where they are of different ones.
+func (p *pass) forgetLaunches() {
+	if p.changed() {
+		p.first, p.last = 0, 0
+	}
 }
 
 // bound is "" if it is not known: before the host waits for a stream it may have waited in
@@ -301,7 +328,12 @@ func graphKernels(w *signal.GPUWork) signal.Opt[int64] {
 
 func (p *pass) record(k clock) trace.Forward {
 	w := p.to.Work.Less(p.from.Work)
-	launches := func(n int64) trace.Int { return trace.Int{V: n, OK: p.from.Launches} }
+	launches := func(n int64) trace.Int {
+		if !p.launches() {
+			return trace.Int{}
+		}
+		return trace.Int{V: n, OK: true}
+	}
 	f := trace.Forward{
 		Counted: p.counted(), Kernels: launches(w.Kernels), Graphs: trace.Int{V: w.Graphs, OK: true},
 		GraphKernels: known(graphKernels(&w)), Copies: launches(w.Copies), CopyBytes: launches(w.CopyBytes), Gap: known(p.gap),
@@ -324,7 +356,7 @@ func (p *pass) attrs(a *attrs) {
 	a.put(semconv.AttrInferspanForwardCounted, p.counted())
 	a.put(semconv.AttrInferspanForwardGraphs, w.Graphs)
 	putOpt(a, semconv.AttrInferspanForwardGraphKernels, graphKernels(&w))
-	if p.from.Launches {
+	if p.launches() {
 		a.put(semconv.AttrInferspanForwardKernels, w.Kernels)
 		a.put(semconv.AttrInferspanForwardCopies, w.Copies)
 		a.put(semconv.AttrInferspanForwardCopyBytes, w.CopyBytes)
@@ -358,7 +390,7 @@ func (p workerPass) span(step *trace.Span, off int64, launched signal.Mono) (tra
 	}
 	var a attrs
 	p.attrs(&a)
-	if !p.from.Launches || p.first == 0 {
+	if !p.launches() || p.first == 0 {
 		a.put(semconv.AttrInferspanDerived, []string{spanStart}) // kernels may have been launched before
 	}
 	var f facts

@@ -87,7 +87,15 @@ func TestForwardLaunched(t *testing.T) {
 	check("", launchedSteps(t, func(*gpuScript) {}), false, true, true, true)
 	// What is lost behind the mark of step 12 is of the time until the next mark.
 	check("a mark was lost", launchedSteps(t, func(g *gpuScript) { g.point.Marks++ }), false, true, true, true)
-	check("it changed what is counted", launchedSteps(t, func(g *gpuScript) { g.point.Epoch++ }), false, true, true, true)
+	check("nothing was counted for a while", launchedSteps(t, func(g *gpuScript) { g.point.Epoch++ }), false, true, true, true)
+	check("in that while it waited", launchedSteps(t, func(g *gpuScript) { g.point.Epoch++; g.wait(109.1, 109.1, 109.2, ofAll) }), false, true, true, true)
+	// Behind the mark of step 12, up to that of the outputs of step 11: before step 13 begins.
+	check("it changed what is counted", launchedSteps(t, func(g *gpuScript) { g.changed().changed() }), false, true, true, true)
+	got := launchedSteps(t, func(g *gpuScript) { g.mark(109.2, false).changed().mark(109.4, false) })
+	check("it changed between outputs", launchedSteps(t, func(g *gpuScript) { g.mark(109.2, false).changed().changed() }), false, true, true, true)
+	if f := got[3].Forward; len(f) != 1 || f[0].Counted != "graph" || f[0].Graphs != num(3) || f[0].Kernels.OK {
+		t.Errorf("launches are not counted any more: step 13: %+v", f)
+	}
 	check("sampled behind the results", launchedSteps(t, func(*gpuScript) {}, func(s *signal.Step) { s.More = true }), false, true, false, false)
 	check("launched when it was not seen", launchedSteps(t, func(*gpuScript) {}, func(s *signal.Step) { s.Schedule = at(104.9) }), false, true, false, true)
 }

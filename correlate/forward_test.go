@@ -107,7 +107,8 @@ func TestForward(t *testing.T) {
 		has  [3]bool
 	}{
 		{"a mark was lost", func(g *gpuScript) { g.point.Marks++ }, [3]bool{true, false, true}},
-		{"it changed what is counted", func(g *gpuScript) { g.point.Epoch++ }, [3]bool{true, false, true}},
+		{"nothing was counted for a while", func(g *gpuScript) { g.point.Epoch++ }, [3]bool{true, false, true}},
+		{"it changed twice what is counted", func(g *gpuScript) { g.changed(); g.changed() }, [3]bool{true, false, true}},
 		{"a wait that failed", func(g *gpuScript) { g.wait(106.2, 110.1, 110.2, func(w *signal.GPUWait) { w.Failed = true }) }, [3]bool{true, true, true}},
 		{"another thread's event", func(g *gpuScript) { g.wait(106.2, 110.1, 110.2, func(w *signal.GPUWait) { w.Submitter++ }) }, [3]bool{true, true, true}},
 		{"a wait for a stream on the way", func(g *gpuScript) { g.wait(110.1, 110.1, 110.2, func(w *signal.GPUWait) { w.Event = false }) }, [3]bool{true, true, true}},
@@ -119,6 +120,49 @@ func TestForward(t *testing.T) {
 			} else if has && i == 1 && got[i].Forward[0] != want[i] {
 				t.Errorf("%s: step %d: %+v, want %+v", c.name, i, got[i].Forward[0], want[i])
 			}
+		}
+	}
+}
+
+// changed: from here on launches are counted if they were not, or not any more. All else is
+// counted throughout.
+func (g *gpuScript) changed() *gpuScript {
+	g.point.Epoch++
+	g.point.Continues, g.point.Launches = true, !g.point.Launches
+	return g
+}
+
+// TestForwardChanged: of the step under way when it changes what is counted there is all
+// that was counted throughout, and those around it are whole.
+func TestForwardChanged(t *testing.T) {
+	s := newScript()
+	g := newGPU(s)
+	g.point.Launches = false
+	prompt := reqs(in("a", 16, 0, signal.StepNew, signal.StepPrefillEnd))
+	more := reqs(in("a", 1, 16, signal.StepRunning, signal.StepDecode))
+	g.mark(100, true).launch(0, 1, 101, 103)
+	g.mark(104, true).launch(0, 1, 105, 105).changed().launch(20, 1, 106, 107).wait(103.5, 107.5, 109).mark(110, false)
+	s.iterate(11, 100, 110, prompt)
+	g.mark(111, true).launch(21, 3, 112, 113).wait(107.2, 113.5, 115).mark(116, false)
+	s.iterate(12, 104, 116, more)
+	g.mark(117, true).launch(5, 1, 118, 119).wait(113.2, 119.5, 121).changed().mark(122, false)
+	s.iterate(13, 111, 122, more)
+	g.mark(123, true).wait(119.2, 124, 125).mark(126, false)
+	s.iterate(14, 117, 126, more)
+	trees, _ := run(t, Options{StepRecords: true, EventLimit: 1}, s.sig)
+	want := []trace.Forward{
+		{Counted: "graph", Graphs: num(1), First: wall(101), Last: wall(103), Submitted: wall(103.5), Wait: wall(107.5), Done: wall(109), Bound: "gpu"},
+		{Counted: "changed", Graphs: num(2), Submitted: wall(107.2), Wait: wall(113.5), Done: wall(115), Bound: "gpu"},
+		{Counted: "all", Kernels: num(21), Graphs: num(3), Copies: num(0), CopyBytes: num(0), First: wall(112), Last: wall(113), Submitted: wall(113.2), Wait: wall(119.5), Done: wall(121), Bound: "gpu", Gap: num(-3e6)},
+		{Counted: "changed", Graphs: num(1), Submitted: wall(119.2), Wait: wall(124), Done: wall(125), Bound: "gpu"},
+	}
+	got := steps(trees)
+	if len(got) != len(want) {
+		t.Fatalf("%d steps, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if len(got[i].Forward) != 1 || got[i].Forward[0] != want[i] {
+			t.Errorf("step %d: %+v, want %+v", i, got[i].Forward, want[i])
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (h *gpuHost) busy(s *signal.Step, all bool) (from, to signal.Mono, method, 
 	p := h.passes[k]
 	// Before its step begins nothing of it can be launched.
 	from, method = began, methodStep
-	if first := p.firstFrom(began); all && p.from.Launches && p.from.Epoch == p.to.Epoch && first != 0 {
+	if first := p.firstFrom(began); all && p.launches() && first != 0 {
 		from, method = first, methodPass
 	}
 	from, to = max(from, h.busyUntil), p.wait.At

@@ -101,6 +101,7 @@ func TestGPUTimeLoose(t *testing.T) {
 	late := func(p *signal.GPUPoint) {
 		if p.At >= at(113) {
 			p.Epoch++
+			p.Continues = true
 		}
 	}
 	for name, edit := range map[string]func(*script){
@@ -405,8 +406,7 @@ func workload(rng *rand.Rand) []signal.Signal {
 			g.point.Marks++
 		}
 		if odd(50) {
-			g.point.Epoch++
-			g.point.Launches = !g.point.Launches
+			g.changed().point.Continues = !odd(3)
 		}
 		g.mark(now, true)
 		now += 0.1

@@ -207,9 +207,7 @@ func (c *Correlator) fill(e *engine, s *heldStep) {
 		}
 		hosts++
 		if i := h.at(s.dispatch); i >= 0 && h.passes[i].over {
-			if p := h.passOfWorker(i); p != nil {
-				s.work.passes = append(s.work.passes, workerPass{e.rank(h.pid), p})
-			}
+			s.work.passes = append(s.work.passes, workerPass{e.rank(h.pid), h.passOfWorker(i)})
 		}
 	}
 	slices.SortStableFunc(s.work.passes, func(a, b workerPass) int { return int(a.rank.V - b.rank.V) })
@@ -218,13 +216,11 @@ func (c *Correlator) fill(e *engine, s *heldStep) {
 	}
 }
 
-// passOfWorker returns pass i, which has ended; nil if it changed what is counted meanwhile.
+// passOfWorker returns pass i, which has ended.
 func (h *gpuHost) passOfWorker(i int) *pass {
 	p := *h.passes[i]
-	if p.from.Epoch != p.to.Epoch {
-		return nil
-	}
-	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.from.Launches && p.first != 0 {
+	p.forgetLaunches()
+	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.launches() && p.first != 0 {
 		p.gap = signal.Some(int64(p.first - h.passes[before].wait.At))
 	}
 	return &p
@@ -236,7 +232,7 @@ func (w *stepWork) compare(t *stepTrack) {
 		var from, to signal.Mono
 		for i, p := range w.passes {
 			at := [...]signal.Mono{p.first, p.last}[k]
-			if at == 0 || p.from.Launches != w.passes[0].from.Launches {
+			if at == 0 || p.launches() != w.passes[0].launches() {
 				return
 			}
 			if i == 0 || at < from {

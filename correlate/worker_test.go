@@ -226,7 +226,7 @@ func TestWorkersLost(t *testing.T) {
 				}
 			}
 		}, nil, [3][2]bool{{true, true}, {true, true}, {false, true}}},
-		{"it changed what rank 1 counts", func(at string, _, r1 workerScript) {
+		{"nothing of rank 1 was counted for a while", func(at string, _, r1 workerScript) {
 			if at == "third" {
 				r1.point.Epoch++
 			}
@@ -273,6 +273,29 @@ func TestWorkersLost(t *testing.T) {
 			if !slices.Equal(got[i], expect) {
 				t.Errorf("%s: step %d:\n%+v, want\n%+v", c.name, i, got[i], expect)
 			}
+		}
+	}
+}
+
+// TestWorkersChanged: where it changes what is counted of a rank, its pass has what was
+// counted throughout, and no launch is compared with another rank's.
+func TestWorkersChanged(t *testing.T) {
+	base, _ := run(t, Options{StepRecords: true, EventLimit: 1}, twoRanks(func(string, workerScript, workerScript) {}).sig)
+	want := forwards(steps(base))
+	trees, _ := run(t, Options{StepRecords: true, EventLimit: 1}, twoRanks(func(at string, _, r1 workerScript) {
+		if at == "third" {
+			r1.changed().point.Launches = true
+		}
+	}).sig)
+	got := steps(trees)
+	old := &want[0][1]
+	*old = trace.Forward{Rank: old.Rank, Begin: old.Begin, Counted: "changed", Graphs: old.Graphs, GraphKernels: old.GraphKernels}
+	for i, f := range forwards(got) {
+		if !slices.Equal(f, want[i]) {
+			t.Errorf("step %d:\n%+v, want\n%+v", i, f, want[i])
+		}
+		if skew := got[i].FirstLaunchSkew.OK; skew != (i > 0) || got[i].LastLaunchSkew.OK != skew {
+			t.Errorf("step %d: skews %v, %v", i, got[i].FirstLaunchSkew, got[i].LastLaunchSkew)
 		}
 	}
 }

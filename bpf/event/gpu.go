@@ -20,6 +20,9 @@ const (
 const (
 	GPULaunches = 1 // launches of kernels and copies are counted, not only graphs
 	GPUSlept    = 2 // of a synchronise: the thread gave up its CPU in it
+	// Marks, graphs, events and waits were counted from the epoch before to this one without
+	// a break.
+	GPUContinues = 4
 )
 
 // GPUCount is the index of a counter.

@@ -20,6 +20,15 @@ static __always_inline int cuda_compare(__u32 pair)
 
 	if (!t || !p)
 		return 0;
+	/* While probes are put in or taken out, calls of the driver do not count. */
+	if (pair <= GPU_PAIR_LAUNCH_EX && !(p->flags & GPU_LAUNCHES))
+		return 0;
+	/* Nor may those have that a call in another epoch led to. */
+	if (t->epoch != p->epoch) {
+		t->epoch = p->epoch;
+		for (int i = 0; i < GPU_PAIRS; i++)
+			t->runtime[i] = 0;
+	}
 	if (t->runtime[pair]) {
 		__sync_fetch_and_add(&p->compared[pair], 1);
 		if (t->runtime[pair] == t->driver[pair] + 1)

@@ -10,7 +10,7 @@
 /* What is looked at in a process; gpu/cuda in Go sets it when all probes are in. */
 struct cuda_process {
 	__u32 epoch;
-	__u32 flags; /* GPU_LAUNCHES */
+	__u32 flags; /* GPU_LAUNCHES, GPU_CONTINUES */
 	/* The runtime's calls that were compared with the driver's, and those under
 	 * which the driver was not seen to be called. */
 	__u64 compared[GPU_PAIRS];
@@ -49,6 +49,7 @@ struct cuda_thread {
 	/* For the comparison of levels. */
 	__u64 driver[GPU_PAIRS];  /* calls of the driver */
 	__u64 runtime[GPU_PAIRS]; /* driver, and one, when the runtime's last call began; 0 if there was none */
+	__u64 epoch;              /* of runtime */
 	__u64 under;              /* function of the runtime's launch under way, 0 if it is not looked at */
 	/* Since the last mark: how many there were, the latest ones, and that the next launch
 	 * begins another. */

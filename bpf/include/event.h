@@ -176,6 +176,9 @@ enum gpu_what {
 enum gpu_flags {
 	GPU_LAUNCHES = 1, /* launches of kernels and copies are counted, not only graphs */
 	GPU_SLEPT = 2,    /* of a synchronise: the thread gave up its CPU in it */
+	/* Marks, graphs, events and waits were counted from the epoch before to this one
+	 * without a break. */
+	GPU_CONTINUES = 4,
 };
 
 /* Counters of a thread since it was first seen. They only grow: a lost record

@@ -39,8 +39,11 @@ type GPUPoint struct {
 	Work     GPUWork // since the thread was first seen
 	// Epoch moves when it changes what is counted: differences are of points of one. It is
 	// 1 since the process is looked at, when all counts are 0.
-	Epoch    uint32
-	Launches bool // kernels and copies are counted, not only graphs
+	Epoch uint32
+	// Continues: only whether kernels and copies are counted is new in this epoch. All else
+	// was counted from the one before to it without a break.
+	Continues bool
+	Launches  bool // kernels and copies are counted, not only graphs
 	// First and Last launch, of those that are counted, since the thread's last mark; 0
 	// if there was none.
 	First, Last Mono

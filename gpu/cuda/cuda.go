@@ -24,6 +24,7 @@ var ErrNoDriver = errors.New("the process does not map the CUDA driver (libcuda.
 // Tracer is the part of bpf.Objects that is needed.
 type Tracer interface {
 	Program(bpf.Program) *ebpf.Program
+	Multi(bpf.Program) bool
 	SetCUDA(pid int, launches bool) error
 	RemoveCUDA(pid int) error
 	CUDA(pid int) (bpf.CUDAState, error)
@@ -62,6 +63,9 @@ type Probes struct {
 	functions functions
 	named     bool // names of functions are looked at, or were
 
+	out    sync.WaitGroup // probes on launches that are being taken out
+	outErr error          // of that; to be read behind out
+
 	stepped [bpf.CUDAHits]bool   // some function whose hits are counted so traps twice
 	counted [bpf.CUDAHits]uint64 // hits when they were last looked at
 	hits    Hits                 // up to then
@@ -70,6 +74,12 @@ type Probes struct {
 // Hits are those of the probes, by what the trap is. Where one kind of call has functions
 // of both, all of it counts as stepped.
 type Hits struct{ Emulated, Stepped uint64 }
+
+// Add adds the hits of other probes.
+func (h *Hits) Add(more Hits) {
+	h.Emulated += more.Emulated
+	h.Stepped += more.Stepped
+}
 
 // Hits returns the hits since Attach; those of rare calls do not count.
 func (a *Probes) Hits() (Hits, error) {
@@ -103,22 +113,20 @@ func (a *Probes) count() error {
 }
 
 // attach has a program run at a function, where that costs least, and notes what it does.
-func (a *Probes) attach(lib *attach.Library, program bpf.Program, symbol string, where attach.Where, hit bpf.CUDAHit) (links []io.Closer, means string, err error) {
-	prog := a.tracer.Program(program)
-	if prog == nil {
-		return nil, "", fmt.Errorf("no BPF program %s", program)
+func (a *Probes) attach(lib *attach.Library, program bpf.Program, symbol string, where attach.Where, hit bpf.CUDAHit) (at attach.Attached, err error) {
+	prog := attach.Program{Program: a.tracer.Program(program), Multi: a.tracer.Multi(program)}
+	if prog.Program == nil {
+		return at, fmt.Errorf("no BPF program %s", program)
 	}
-	stepped := true
 	if where == attach.Entry {
-		links, stepped, err = lib.AttachEntry(prog, symbol, reads(program), a.target)
-		means = "uprobe"
+		at, err = lib.AttachEntry(prog, symbol, reads(program), a.target)
 	} else {
-		links, means, err = lib.Attach(prog, symbol, where, a.target)
+		at, err = lib.Attach(prog, symbol, where, a.target)
 	}
-	if err == nil && stepped && hit != rare {
+	if err == nil && at.Stepped && hit != rare {
 		a.stepped[hit] = true
 	}
-	return links, means, err
+	return at, err
 }
 
 // Driver finds the driver in a process. The error wraps ErrNoDriver, or
@@ -207,7 +215,9 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 }
 
 // Launches begins to count launches of kernels and copies, or ends it, at one trap for
-// each in between. The pass under way is lost. An error leaves the probes as they are, in
+// each in between. All else is counted throughout. When it has ended, the probes are taken
+// out beside: where each is a link of its own that takes a second or more, and a busy host
+// several. An error, which may be of an earlier call, leaves the probes as they are, in
 // part: they are to be closed. After Close it does nothing.
 func (a *Probes) Launches(on bool) error {
 	a.mu.Lock()
@@ -239,7 +249,12 @@ func (a *Probes) Launches(on bool) error {
 				a.runtime[i] = nil
 			}
 		}
-		return errors.Join(append(bpf.CloseAll(links), err)...)
+		a.out.Go(func() { a.outErr = errors.Join(append([]error{a.outErr}, bpf.CloseAll(links)...)...) })
+		return err
+	}
+	a.out.Wait() // or launches would be counted twice
+	if a.outErr != nil {
+		return fmt.Errorf("counting launches of process %d again: %w", a.pid, a.outErr)
 	}
 	where, err := Driver(a.pid)
 	if err != nil {
@@ -280,10 +295,10 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 		s := Status{Symbol: symbol, Where: e.where}
 		if err == nil {
 			at[fn.Offset] = true
-			var links []io.Closer
-			links, s.Means, err = a.attach(lib, e.program, symbol, e.where, e.hit)
-			a.driver[e.symbols[0]] = append(a.driver[e.symbols[0]], links...)
-			s.Points = len(links)
+			var put attach.Attached
+			put, err = a.attach(lib, e.program, symbol, e.where, e.hit)
+			a.driver[e.symbols[0]] = append(a.driver[e.symbols[0]], put.Links...)
+			s.Points, s.Means = put.Points, put.Means
 		}
 		if err != nil {
 			s.Reason = err.Error()
@@ -333,5 +348,7 @@ func (a *Probes) Close() error {
 		links = append(links, a.runtime[i]...)
 	}
 	errs := append([]error{a.tracer.RemoveCUDA(a.pid), a.endPairs()}, bpf.CloseAll(links)...)
+	a.out.Wait()
+	errs = append(errs, a.outErr)
 	return errors.Join(append(errs, a.tracer.ForgetCUDA(a.pid))...)
 }

@@ -115,11 +115,11 @@ func (a *Probes) onVersions(lib *attach.Library, symbols []string, p runtimeProb
 			continue
 		}
 		at[fn.Offset] = true
-		more, _, err := a.attach(lib, p.program, symbol, p.where, p.hit)
+		put, err := a.attach(lib, p.program, symbol, p.where, p.hit)
 		if err != nil {
 			return links, err
 		}
-		links = append(links, more...)
+		links = append(links, put.Links...)
 	}
 	if len(at) == 0 {
 		return nil, errors.Join(missing...)
@@ -207,9 +207,14 @@ func (a *Probes) fallBack(i int) error {
 		}
 		return nil
 	}
+	// No record in between counts at both or at neither. Of kernels alone none counts
+	// meanwhile: all else goes on.
 	_ = a.count() // before it is forgotten
-	// No record in between counts at both or at neither.
-	if err := a.tracer.RemoveCUDA(a.pid); err != nil {
+	begin := func() error { return a.tracer.RemoveCUDA(a.pid) }
+	if p.from == All {
+		begin = func() error { return a.tracer.SetCUDA(a.pid, false) }
+	}
+	if err := begin(); err != nil {
 		return fail(err)
 	}
 	out := a.runtime[i]

@@ -293,12 +293,12 @@ func (a *Process) attachProbe(probe Probe, p *target.Process, libs libraries) (o
 	if prog == nil {
 		return fail(fmt.Errorf("no BPF program %s", probe.Program))
 	}
-	links, means, err := lib.Attach(prog, probe.Symbol, probe.Where, p)
+	at, err := lib.Attach(Program{Program: prog}, probe.Symbol, probe.Where, p)
 	if err != nil {
 		return fail(err)
 	}
-	o.Attached, o.Points, o.Means = true, len(links), means
-	return o, links
+	o.Attached, o.Points, o.Means = true, at.Points, at.Means
+	return o, at.Links
 }
 
 func explain(err error) error {
@@ -352,46 +352,76 @@ func (l *Library) Close() error { return l.file.Close() }
 // Func finds a function by its name. The error wraps elf.ErrNoSymbol or elf.ErrFormat.
 func (l *Library) Func(symbol string) (elf.Func, error) { return l.elf.Func(symbol) }
 
-// AttachEntry is Attach for a program that reads the first args integer arguments and what
-// lies on the stack, where its trap costs least. stepped tells that it is not emulated by
-// the kernel, or that this is not certain.
-func (l *Library) AttachEntry(prog *ebpf.Program, symbol string, args int, p *target.Process) (links []io.Closer, stepped bool, err error) {
+// Program is one that is attached to functions.
+type Program struct {
+	*ebpf.Program
+	Multi bool // it was loaded for links of many points
+}
+
+// Attached is a program at a function of a process.
+type Attached struct {
+	Links   []io.Closer
+	Points  int    // instructions probed
+	Means   string // "uprobe", "uretprobe"
+	Stepped bool   // the kernel does not emulate the instruction, or that is not certain
+}
+
+// AttachEntry is Attach at the entry for a program that reads the first args integer
+// arguments and what lies on the stack, where its trap costs least.
+func (l *Library) AttachEntry(prog Program, symbol string, args int, p *target.Process) (Attached, error) {
 	fn, err := l.elf.Func(symbol)
 	if err != nil {
-		return nil, false, err
+		return Attached{}, err
 	}
 	at, emulated := l.elf.EmulatedKeeping(fn, args)
-	links, err = l.attach(prog, symbol, []uint64{at}, "uprobe", p)
-	return links, !emulated, err
+	a, err := l.attach(prog, symbol, []uint64{at}, "uprobe", p)
+	a.Stepped = !emulated
+	return a, err
 }
 
-// Attach has a program run at a function in the process p, or at all its returns, by
-// means of "uprobe" or "uretprobe". On an error nothing is left attached. It wraps
-// ErrExited, bpf.ErrPermission, elf.ErrNoSymbol or elf.ErrFormat if that is the cause.
-func (l *Library) Attach(prog *ebpf.Program, symbol string, where Where, p *target.Process) (links []io.Closer, means string, err error) {
+// Attach has a program run at a function in the process p, or at all its returns. On an
+// error nothing is left attached. It wraps ErrExited, bpf.ErrPermission, elf.ErrNoSymbol or
+// elf.ErrFormat if that is the cause.
+func (l *Library) Attach(prog Program, symbol string, where Where, p *target.Process) (Attached, error) {
 	offsets, means, err := l.points(symbol, where, p)
 	if err != nil {
-		return nil, "", err
+		return Attached{}, err
 	}
-	links, err = l.attach(prog, symbol, offsets, means, p)
-	return links, means, err
+	return l.attach(prog, symbol, offsets, means, p)
 }
 
-// attach has a program run at each offset, or at none.
-func (l *Library) attach(prog *ebpf.Program, symbol string, offsets []uint64, means string, p *target.Process) (links []io.Closer, err error) {
+// attach has a program run at each offset, or at none. There is a link for each, or one
+// for all.
+func (l *Library) attach(prog Program, symbol string, offsets []uint64, means string, p *target.Process) (Attached, error) {
+	a := Attached{Points: len(offsets), Means: means, Stepped: true}
+	if prog.Multi {
+		put := l.exe.UprobeMulti
+		if means == "uretprobe" {
+			put = l.exe.UretprobeMulti
+		}
+		all, err := put(nil, prog.Program, &link.UprobeMultiOptions{Addresses: offsets, PID: uint32(p.PID)})
+		if errors.Is(err, os.ErrNotExist) { // that is made of ESRCH
+			err = fmt.Errorf("%w: %w", ErrExited, err)
+		}
+		if err != nil {
+			return Attached{}, explain(err)
+		}
+		a.Links = []io.Closer{all}
+		return a, nil
+	}
 	for _, off := range offsets {
 		opts := &link.UprobeOptions{Address: off, PID: p.PID}
 		put := l.exe.Uprobe
 		if means == "uretprobe" {
 			put = l.exe.Uretprobe
 		}
-		one, err := put(symbol, prog, opts)
+		one, err := put(symbol, prog.Program, opts)
 		if err != nil {
-			return nil, errors.Join(append([]error{explain(err)}, bpf.CloseAll(links)...)...)
+			return Attached{}, errors.Join(append([]error{explain(err)}, bpf.CloseAll(a.Links)...)...)
 		}
-		links = append(links, one)
+		a.Links = append(a.Links, one)
 	}
-	return links, nil
+	return a, nil
 }
 
 // points returns the offsets in the file to probe, and by which means.

@@ -56,7 +56,7 @@ func (t trier) ringBuffer() Item {
 }
 
 func (t trier) uprobeMulti() Item {
-	return t.try(Item{Name: UprobeMulti, NeededFor: "attaching faster; single uprobes do as well"}, Degraded, "Linux 6.6 or newer", features.HaveBPFLinkUprobeMulti)
+	return t.try(Item{Name: UprobeMulti, NeededFor: "taking probes on the CUDA driver out at once; single uprobes do as well"}, Degraded, "Linux 6.6 or newer", features.HaveBPFLinkUprobeMulti)
 }
 
 // program loads one that returns 0.

@@ -280,15 +280,11 @@ func checkForward(t *testing.T, counted string, waits bool, steps []*span, ops [
 	t.Helper()
 	f := faults{t: t}
 	defer f.end("forward passes, --cuda " + counted)
-	passes, missing, overlapped, bound, kinds := 0, 0, 0, map[string]int{}, map[string]int{}
+	passes, overlapped, bound, kinds := 0, 0, map[string]int{}, map[string]int{}
 	sampled := counted == "sampled"
 	for i, s := range steps {
 		if len(s.Requests) == 0 || i+1 == len(steps) {
 			continue // nothing goes to the GPU; and of the last one the log does not say where it ends
-		}
-		if sampled && len(s.Forward) == 0 {
-			missing++
-			continue
 		}
 		if len(s.Forward) != 1 {
 			f.add("step %d has %d forward passes", s.Step, len(s.Forward))
@@ -347,10 +343,11 @@ func checkForward(t *testing.T, counted string, waits bool, steps []*span, ops [
 		f.add("no forward pass was seen")
 	}
 	if sampled {
-		t.Logf("sampled: %v, %d steps without a pass", kinds, missing)
-		// The one under way when it changes, in asynchronous scheduling the next one too.
-		if kinds["all"] == 0 || kinds["graph"] == 0 || missing > 8 {
-			f.add("sampled: %v, %d steps without a pass", kinds, missing)
+		t.Logf("sampled: %v", kinds)
+		// It changes twice in ten seconds, in one step each time.
+		seconds := 1 + (steps[len(steps)-1].Start-steps[0].Start)/1e9
+		if kinds["all"] == 0 || kinds["graph"] == 0 || kinds["changed"] == 0 || int64(kinds["changed"]) > 2*(1+seconds/10) {
+			f.add("sampled: %v in %d s", kinds, seconds)
 		}
 	}
 }
@@ -404,7 +401,7 @@ func comparePass(f *faults, s *span, p *forward, counted string, window []gpuOp)
 	if p.Counted != counted || (p.CopyBytes == nil) != (counted != "all") || p.CopyBytes != nil && *p.CopyBytes != copied {
 		f.add("step %d: counted %s, %v bytes copied, the log has %d", s.Step, p.Counted, p.CopyBytes, copied)
 	}
-	if n := len(launches); n > 0 {
+	if n := len(launches); n > 0 && counted != "changed" {
 		first := 0
 		for first < n-1 && launches[first].Enq < s.Start {
 			first++ // it prepares the step

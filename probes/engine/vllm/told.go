@@ -161,7 +161,8 @@ func (d *Decoder) Marked(r *event.Record) {
 	if w == nil {
 		return
 	}
-	if r.GPU.Marks != w.marks+1 || r.GPU.Epoch != w.epoch {
+	goesOn := r.GPU.Epoch == w.epoch || r.GPU.Epoch == w.epoch+1 && r.GPU.Flags&event.GPUContinues != 0
+	if r.GPU.Marks != w.marks+1 || !goesOn {
 		w.forget()
 	}
 	w.marks, w.epoch, w.marked = r.GPU.Marks, r.GPU.Epoch, signal.Mono(r.Time)

@@ -57,7 +57,30 @@ type ringWorker struct {
 	phase  int
 	at     uint64
 	marks  uint32
+	epoch  uint32
+	flags  uint16
+	dark   bool // nothing of it is counted
 	weight float64
+}
+
+// counted moves what is counted of a worker, and tells whether marks are.
+func (r *ring) counted(w *ringWorker) bool {
+	switch {
+	case w.dark && r.rng.IntN(3) == 0:
+		w.dark, w.epoch, w.flags = false, w.epoch+1, 0
+	case w.dark, r.lose > 0 && r.rng.IntN(200) == 0:
+		w.dark = true
+	case r.rng.IntN(30) == 0:
+		w.epoch, w.flags = w.epoch+1, event.GPUContinues
+	}
+	return !w.dark
+}
+
+// mark is a record of a worker's.
+func (w *ringWorker) mark(at uint64, plan uint32) *event.Record {
+	m := &event.Record{Header: event.Header{Time: at, Kind: event.KindGPU, PID: w.pid, TID: w.pid}}
+	m.GPU.What, m.GPU.Plan, m.GPU.Marks, m.GPU.Epoch, m.GPU.Flags = event.GPUMark, plan, w.marks, w.epoch, w.flags
+	return m
 }
 
 func newRing(t *testing.T, seed uint64, lose float64) *ring {
@@ -195,14 +218,15 @@ func (r *ring) take(i int) {
 	if r.rng.IntN(15) == 0 {
 		plan, place = longPlan, w.taken%r.places
 	}
+	if !r.counted(w) {
+		return
+	}
 	w.marks++
 	if !r.gone(1 + i) {
-		m := event.Record{Header: event.Header{Time: w.at, Kind: event.KindGPU, PID: w.pid, TID: w.pid}}
-		m.GPU.What, m.GPU.Plan, m.GPU.Marks = event.GPUMark, plan, w.marks
 		if is := r.d.StepMark(w.pid, plan); is != signal.StepTaken {
 			r.t.Fatalf("a mark at a message is %d", is)
 		}
-		r.d.Marked(&m)
+		r.d.Marked(w.mark(w.at, plan))
 	}
 	if !r.gone(1 + i) {
 		c := vllmtest.Capture(w.at, w.pid, plan, takeSlots, val("place", place))
@@ -210,12 +234,10 @@ func (r *ring) take(i int) {
 	}
 	if r.rng.IntN(10) == 0 {
 		w.marks++
-		m := event.Record{Header: event.Header{Time: r.at, Kind: event.KindGPU, PID: w.pid, TID: w.pid}}
-		m.GPU.What, m.GPU.Plan, m.GPU.Marks = event.GPUMark, idlePlan, w.marks
 		if is := r.d.StepMark(w.pid, idlePlan); is != signal.StepIdle {
 			r.t.Fatalf("a mark where it waits is %d", is)
 		}
-		r.d.Marked(&m)
+		r.d.Marked(w.mark(r.at, idlePlan))
 	}
 }
 
