@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	"inferspan/bpf"
 	"inferspan/bpf/event"
@@ -28,9 +29,10 @@ func newKernelNotes(pid int) *kernelNotes {
 	return &kernelNotes{pid: uint32(pid), names: triton.Of(pid).Names, sent: make(map[kernelKey]cuda.Kernel)}
 }
 
-// look returns the records of what changed since the last look.
-func (k *kernelNotes) look(p *cuda.Probes) ([]*event.Record, error) {
-	now, err := p.Kernels(k.names)
+// look returns the records of what changed from the last look up to a moment not longer
+// than age ago.
+func (k *kernelNotes) look(p *cuda.Probes, age time.Duration) ([]*event.Record, error) {
+	now, err := p.Kernels(k.names, age)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +51,7 @@ func (k *kernelNotes) look(p *cuda.Probes) ([]*event.Record, error) {
 		n.Kernels = append(n.Kernels, out)
 	}
 	k.uncounted = now.Uncounted
-	return note.PutGPUKernels(k.pid, bpf.Monotonic(), n)
+	return note.PutGPUKernels(k.pid, now.At, n)
 }
 
 // kernels sends what was launched since the last look.
@@ -57,7 +59,7 @@ func (g *gpuWork) kernels(ctx context.Context) {
 	if g.probes == nil {
 		return
 	}
-	records, err := g.launched.look(g.probes)
+	records, err := g.launched.look(g.probes, stateEvery)
 	if err != nil {
 		return // it is read again at the next look
 	}
@@ -72,7 +74,7 @@ func (g *gpuWork) lastKernels() {
 	if (procfs.FS{}).Exiting(g.proc.PID) {
 		return
 	}
-	records, err := g.launched.look(g.probes)
+	records, err := g.launched.look(g.probes, 0)
 	if err != nil {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -30,35 +31,56 @@ type CUDAUncounted struct {
 	Names    uint64 // that were given out while there was no room
 }
 
-// CUDAFunctions returns what a process launched, in no order.
-func (o *Objects) CUDAFunctions(pid int) ([]CUDAFunction, CUDAUncounted, error) {
+// CUDALaunches are the functions that a process launched, in no order.
+type CUDALaunches struct {
+	At        uint64 // when they were read, ns of the clock that stamps records
+	Functions []CUDAFunction
+	Uncounted CUDAUncounted // by now
+}
+
+// functionLook is one look at what all processes launched.
+type functionLook struct {
+	at    uint64
+	by    map[int][]CUDAFunction
+	given map[int]bool // who has had theirs
+}
+
+// CUDALaunches returns what a process launched, as it is now or was seen not longer than
+// age ago: the counts of all processes are one map, which those who ask at much the same
+// time need not read each. None gets the same look twice.
+func (o *Objects) CUDALaunches(pid int, age time.Duration) (CUDALaunches, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return nil, CUDAUncounted{}, os.ErrClosed
+		return CUDALaunches{}, os.ErrClosed
+	}
+	fail := func(err error) (CUDALaunches, error) {
+		return CUDALaunches{}, fmt.Errorf("reading the launches of process %d: %w", pid, err)
 	}
 	var p tracerCudaProcess
 	if err := o.objs.CudaProcesses.Lookup(uint32(pid), &p); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, CUDAUncounted{}, fmt.Errorf("reading the launches of process %d: %w", pid, err)
+		return fail(err)
 	}
-	var out []CUDAFunction
-	var k tracerCudaKey
-	var v tracerCudaFunction
-	it := o.objs.CudaFunctions.Iterate()
-	for it.Next(&k, &v) {
-		if k.Tgid != uint32(pid) {
-			continue
+	l := &o.launches
+	if now := Monotonic(); l.by == nil || l.given[pid] || now-l.at > uint64(age) {
+		*l = functionLook{at: now, by: make(map[int][]CUDAFunction), given: make(map[int]bool)}
+		var k tracerCudaKey
+		var v tracerCudaFunction
+		it := o.objs.CudaFunctions.Iterate()
+		for it.Next(&k, &v) {
+			f := CUDAFunction{Handle: k.Handle, Runtime: k.Runtime != 0, Launches: v.Launches, Under: v.Under, Settled: v.Under != 0 || v.Bare >= settledBare}
+			if v.Mixed != 0 {
+				f.Under = 0
+			}
+			l.by[int(k.Tgid)] = append(l.by[int(k.Tgid)], f)
 		}
-		f := CUDAFunction{Handle: k.Handle, Runtime: k.Runtime != 0, Launches: v.Launches, Under: v.Under, Settled: v.Under != 0 || v.Bare >= settledBare}
-		if v.Mixed != 0 {
-			f.Under = 0
+		if err := it.Err(); err != nil {
+			l.by = nil
+			return fail(err)
 		}
-		out = append(out, f)
 	}
-	if err := it.Err(); err != nil {
-		return nil, CUDAUncounted{}, fmt.Errorf("reading the launches of process %d: %w", pid, err)
-	}
-	return out, CUDAUncounted{p.Beyond, p.Unnoted}, nil
+	l.given[pid] = true
+	return CUDALaunches{l.at, l.by[pid], CUDAUncounted{p.Beyond, p.Unnoted}}, nil
 }
 
 // CUDAName is a name that the driver gave a handle for.
@@ -152,6 +174,7 @@ func (o *Objects) ForgetCUDA(pid int) error {
 	if o.closed {
 		return nil
 	}
+	o.launches.by = nil
 	mine := func(k tracerCudaKey) bool { return k.Tgid == uint32(pid) }
 	var function tracerCudaFunction
 	var name tracerCudaName

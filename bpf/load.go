@@ -87,6 +87,7 @@ type Objects struct {
 	plans               map[uint32]bool      // places of plans in use
 	lastPlan, lastProbe uint32
 	epochs              map[int]uint32 // latest of SetCUDA, by process
+	launches            functionLook   // the latest
 
 	reader *Reader
 	closed bool

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -28,7 +29,7 @@ type Tracer interface {
 	SetCUDA(pid int, launches bool) error
 	RemoveCUDA(pid int) error
 	CUDA(pid int) (bpf.CUDAState, error)
-	CUDAFunctions(pid int) ([]bpf.CUDAFunction, bpf.CUDAUncounted, error)
+	CUDALaunches(pid int, age time.Duration) (bpf.CUDALaunches, error)
 	TakeCUDANames(pid int) ([]bpf.CUDAName, error)
 	PairCUDA(pid int, on bool) error
 	CUDAPaired(pid int) (uint64, error)

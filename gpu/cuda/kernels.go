@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"inferspan/bpf"
 	"inferspan/probes/attach"
@@ -21,6 +22,7 @@ type Kernel struct {
 
 // Kernels are what a process launched, in no order.
 type Kernels struct {
+	At        uint64 // when launches were counted, ns of the clock that stamps records
 	Kernels   []Kernel
 	Uncounted bpf.CUDAUncounted
 }
@@ -45,23 +47,23 @@ type functions struct {
 // names for. It is called from one goroutine at a time, not that of Kernels.
 type Names func(handles []uint64) map[uint64]string
 
-// Kernels returns what was launched so far, with what names can be had, here or by others. Where a handle has
-// none, it sees to it that from now on, while launches are counted, the runtime's launches
+// Kernels returns what was launched so far, or up to a moment not longer than age ago, with
+// what names can be had, here or by others. Where a handle has none, it sees to it that from now on, while launches are counted, the runtime's launches
 // are looked at too, at two traps each, until it is known which of them lead there, or
 // that none does. To be called about once a second, by one goroutine, and before Close.
-func (a *Probes) Kernels(others Names) (Kernels, error) {
+func (a *Probes) Kernels(others Names, age time.Duration) (Kernels, error) {
 	given, err := a.tracer.TakeCUDANames(a.pid)
 	if err != nil {
 		return Kernels{}, err
 	}
-	all, uncounted, err := a.tracer.CUDAFunctions(a.pid)
+	launched, err := a.tracer.CUDALaunches(a.pid, age)
 	if err != nil {
 		return Kernels{}, err
 	}
 	f := &a.functions
 	byName, byKernel := f.names.give(given)
 	var search, driver []uint64
-	for _, x := range all {
+	for _, x := range launched.Functions {
 		if name, _ := f.names.name(x.Handle); name == "" {
 			search = append(search, x.Handle, x.Under)
 			if !x.Runtime && x.Under == 0 {
@@ -70,9 +72,9 @@ func (a *Probes) Kernels(others Names) (Kernels, error) {
 		}
 	}
 	f.names.look(search, driver, others)
-	k := Kernels{Uncounted: uncounted}
+	k := Kernels{At: launched.At, Uncounted: launched.Uncounted}
 	var open []uint64
-	for _, x := range all {
+	for _, x := range launched.Functions {
 		one := Kernel{Handle: x.Handle, Runtime: x.Runtime, Launches: x.Launches}
 		one.Name, one.By = f.names.name(x.Handle)
 		if one.Name == "" && x.Under != 0 {

@@ -58,7 +58,7 @@ func kernels(t *testing.T, p *cuda.Probes) (n map[string]uint64, by map[string]s
 	var k cuda.Kernels
 	for range 4 { // names are searched for meanwhile
 		var err error
-		if k, err = p.Kernels(nil); err != nil {
+		if k, err = p.Kernels(nil, 0); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(250 * time.Millisecond)
@@ -177,4 +177,66 @@ func sum(n map[string]uint64) (all uint64) {
 		all += v
 	}
 	return all
+}
+
+// TestKernelsOneLook: those who ask at much the same time have what they launched from one
+// look at the counts, each once, and who asks for what is there now has that.
+func TestKernelsOneLook(t *testing.T) {
+	objs, err := bpf.Load(bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer objs.Close()
+	var apps []*launcher
+	var probes []*cuda.Probes
+	for range 2 {
+		l := startLauncher(t)
+		p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.All)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		apps, probes = append(apps, l), append(probes, p)
+	}
+	look := func(i int, age time.Duration) cuda.Kernels {
+		t.Helper()
+		k, err := probes[i].Kernels(nil, age)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	counted := func(what string, k cuda.Kernels, lines int) {
+		t.Helper()
+		n := uint64(0)
+		for _, one := range k.Kernels {
+			n += one.Launches
+		}
+		if n != uint64(lines*launches*rounds) {
+			t.Errorf("%s: %d launches, want %d", what, n, lines*launches*rounds)
+		}
+	}
+	for _, l := range apps {
+		l.launch()
+	}
+	first := look(0, time.Minute)
+	counted("the first of the one", first, 1)
+	apps[1].launch()
+	other := look(1, time.Minute)
+	counted("the other's of that look", other, 1)
+	again := look(1, time.Minute)
+	counted("the other's next", again, 2)
+	if other.At != first.At || again.At <= first.At {
+		t.Errorf("looks at %d, %d and %d: the second is to be the first", first.At, other.At, again.At)
+	}
+	apps[0].launch()
+	counted("the one's of that look", look(0, time.Minute), 1)
+	apps[0].launch()
+	counted("the one's at once", look(0, 0), 3)
+	if err := probes[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if k := look(1, time.Minute); len(k.Kernels) > 0 {
+		t.Errorf("of one whose probes are out: %+v", k)
+	}
 }
