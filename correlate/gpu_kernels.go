@@ -15,6 +15,8 @@ type gpuKernels struct {
 	past      map[string]*launched // by symbol: of handles that are another function's now
 	threads   []stepThread
 	processes []uncounted
+	ranks     []StepKernels // of workers that are processes of their own, in their order
+	together  StepKernels   // of all of them in a step
 	// reused are launches between the two looks of which the later one found another name.
 	// full are those of functions beyond maxFunctions.
 	reused, full int64
@@ -112,7 +114,7 @@ func (k *gpuKernels) add(pid uint32, s *signal.GPUKernel) {
 }
 
 // mark takes the steps in, over which launches are divided. Those of workers that are
-// processes of their own are not known by their marks: what these launch has no mean.
+// processes of their own are not known by their marks, but by their passes.
 func (k *gpuKernels) mark(s *signal.GPUMark) {
 	step := s.Step == signal.StepBegins || s.Step == signal.StepLaunched
 	at := slices.IndexFunc(k.threads, func(t stepThread) bool { return t.pid == s.PID && t.tid == s.TID })
@@ -128,6 +130,33 @@ func (k *gpuKernels) mark(s *signal.GPUMark) {
 	t.marks = s.Marks
 	if step && s.Launches {
 		t.steps++
+	}
+}
+
+// workers takes in the passes of a step, which so many workers have executed. Those in which
+// not all launches were counted are left out, and then the step is.
+func (k *gpuKernels) workers(passes []workerPass, workers int) {
+	whole, sum := len(passes) == workers, int64(0)
+	for _, p := range passes {
+		if !p.launches() {
+			whole = false
+			continue
+		}
+		n := p.to.Work.Less(p.from.Work).Kernels
+		sum += n
+		if !p.rank.OK {
+			continue
+		}
+		at, ok := slices.BinarySearchFunc(k.ranks, p.rank.V, func(r StepKernels, rank int64) int { return cmp.Compare(r.Rank, rank) })
+		if !ok {
+			k.ranks = slices.Insert(k.ranks, at, StepKernels{Rank: p.rank.V})
+		}
+		k.ranks[at].Steps++
+		k.ranks[at].Kernels += n
+	}
+	if whole && workers > 0 {
+		k.together.Steps++
+		k.together.Kernels += sum
 	}
 }
 
@@ -147,6 +176,18 @@ type EngineKernels struct {
 	Unnoted int64 `json:"unnoted,omitempty"` // names that were given out and not noted, for lack of room
 	// Steps began while launches were counted; 0 if that is not known.
 	Steps int64 `json:"steps,omitempty"`
+	// Together and Ranks are of steps that workers execute that are processes of their own:
+	// what all of them launched, over the steps of which each one's pass was seen whole, and
+	// what each did, over those of which its own was.
+	Together StepKernels   `json:"together,omitzero"`
+	Ranks    []StepKernels `json:"ranks,omitempty"`
+}
+
+// StepKernels are kernels that were launched one by one in some steps.
+type StepKernels struct {
+	Rank    int64 `json:"rank"`
+	Steps   int64 `json:"steps"`
+	Kernels int64 `json:"kernels"`
 }
 
 // KernelCount is a kernel.
@@ -170,7 +211,7 @@ func (c *Correlator) Kernels() []EngineKernels {
 }
 
 func (k *gpuKernels) summary() EngineKernels {
-	s := EngineKernels{Launches: k.reused + k.full, Reused: k.reused, Beyond: k.full}
+	s := EngineKernels{Launches: k.reused + k.full, Reused: k.reused, Beyond: k.full, Together: k.together, Ranks: slices.Clone(k.ranks)}
 	by := make(map[string]*KernelCount)
 	take := func(name, id string, f *launched) {
 		s.Launches += f.n

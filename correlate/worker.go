@@ -123,8 +123,16 @@ func (e *engine) coreOf(pid uint32) uint32 {
 }
 
 // hasWorkers reports whether a core has workers that are processes of their own.
-func (e *engine) hasWorkers(core uint32) bool {
-	return slices.ContainsFunc(e.procs, func(p process) bool { return p.core == core })
+func (e *engine) hasWorkers(core uint32) bool { return e.workersOf(core) > 0 }
+
+// workersOf counts them.
+func (e *engine) workersOf(core uint32) (n int) {
+	for i := range e.procs {
+		if e.procs[i].core == core {
+			n++
+		}
+	}
+	return n
 }
 
 // awaited reports whether a worker of a core, in which there are probes, has not taken a
@@ -210,6 +218,7 @@ func (c *Correlator) fill(e *engine, s *heldStep) {
 			s.work.passes = append(s.work.passes, workerPass{e.rank(h.pid), h.passOfWorker(i)})
 		}
 	}
+	e.kernels.workers(s.work.passes, e.workersOf(s.core.PID))
 	slices.SortStableFunc(s.work.passes, func(a, b workerPass) int { return int(a.rank.V - b.rank.V) })
 	if len(s.work.passes) == hosts && s.core.tensorParallel() == int64(hosts) {
 		s.work.compare(&s.core.steps)

@@ -164,6 +164,47 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
+// TestWorkersKernels: means are over the steps in which all launches of a rank are known,
+// or of all ranks.
+func TestWorkersKernels(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(at string, r0, r1 workerScript)
+		want EngineKernels
+	}{
+		{name: "whole", want: EngineKernels{Together: StepKernels{Steps: 3, Kernels: 200},
+			Ranks: []StepKernels{{Rank: 0, Steps: 3, Kernels: 100}, {Rank: 1, Steps: 3, Kernels: 100}}}},
+		{name: "rank 1 is counted otherwise from the first step on", edit: func(at string, _, r1 workerScript) {
+			if at == "third" {
+				r1.changed()
+			}
+		}, want: EngineKernels{Ranks: []StepKernels{{Rank: 0, Steps: 3, Kernels: 100}}}},
+		{name: "a mark of rank 0 was lost", edit: func(at string, r0, _ workerScript) {
+			if at == "second" {
+				r0.point.Marks++
+			}
+		}, want: EngineKernels{Together: StepKernels{Steps: 2, Kernels: 120},
+			Ranks: []StepKernels{{Rank: 0, Steps: 2, Kernels: 60}, {Rank: 1, Steps: 3, Kernels: 100}}}},
+		{name: "graphs only", edit: func(at string, r0, r1 workerScript) {
+			r0.point.Launches, r1.point.Launches = false, false
+		}},
+	} {
+		edit := c.edit
+		if edit == nil {
+			edit = func(string, workerScript, workerScript) {}
+		}
+		s := twoRanks(edit)
+		cor := New(NewOptions())
+		for _, x := range append(s.sig, signal.Signal(&signal.GPUKernels{At: at(3000), Engine: 1, PID: rank0PID, Kernels: []signal.GPUKernel{kernel(0x10, 5, "a")}})) {
+			cor.Put(x, func(*trace.Tree) {})
+		}
+		got := cor.Kernels()
+		if len(got) != 1 || got[0].Together != c.want.Together || !slices.Equal(got[0].Ranks, c.want.Ranks) || got[0].Steps != 0 {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
 func near(n trace.Int, ms float64) bool {
 	d := float64(n.V) - ms*1e6
 	return n.OK && d < 2 && d > -2

@@ -59,6 +59,12 @@ func (s *Summary) kernelTables(p *page) {
 		if k.Steps > 0 {
 			text += fmt.Sprintf("; the mean is over the %s that began while they were counted", plural(int(k.Steps), "step"))
 		}
+		if n := k.Together; n.Steps > 0 {
+			text += fmt.Sprintf("; %.2f in a step by all workers (mean of %s)", perStep(n), plural(int(n.Steps), "step"))
+		}
+		for _, n := range k.Ranks {
+			text += fmt.Sprintf("; %.2f by rank %d (%s)", perStep(n), n.Rank, plural(int(n.Steps), "step"))
+		}
 		if k.Unnamed > 0 {
 			text += fmt.Sprintf("; without a name: %.1f%%", 100*float64(k.Unnamed)/float64(k.Launches))
 		}
@@ -68,6 +74,9 @@ func (s *Summary) kernelTables(p *page) {
 		p.line(Wrap(text, "", p.width))
 	}
 }
+
+// perStep is the mean over steps, of which there are some.
+func perStep(n correlate.StepKernels) float64 { return float64(n.Kernels) / float64(n.Steps) }
 
 // middle shortens s to n columns; a tilde stands for what is missing, which is of the
 // middle: templates differ at their ends.

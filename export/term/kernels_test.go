@@ -17,6 +17,7 @@ func TestKernelTables(t *testing.T) {
 	for i := range 20 {
 		k.Kernels = append(k.Kernels, correlate.KernelCount{Name: fmt.Sprint("k", i), Launches: 20})
 	}
+	k.Together, k.Ranks = correlate.StepKernels{Steps: 4, Kernels: 497}, []correlate.StepKernels{{Rank: 0, Steps: 5, Kernels: 310}, {Rank: 1, Steps: 1, Kernels: 62}}
 	s := NewSummary(Options{Width: 80})
 	s.SetKernels([]correlate.EngineKernels{k})
 	var b bytes.Buffer
@@ -35,7 +36,9 @@ not told apart, for lack of room                            20    2.0%      0.40
 of handles that changed their kernel                        10    1.0%      0.20
 1,000 launches of 22 kernels, as the host called for them, those in graphs
   left out; the mean is over the 50 steps that began while they were counted;
-  without a name: 30.0%; 3 names came too fast to be noted
+  124.25 in a step by all workers (mean of 4 steps); 62.00 by rank 0 (5 steps);
+  62.00 by rank 1 (1 step); without a name: 30.0%; 3 names came too fast to be
+  noted
 `} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("got\n%s\nwant\n%s", &b, want)

@@ -211,3 +211,55 @@ func TestEntrySpans(t *testing.T) {
 		})
 	}
 }
+
+// TestRankKernels: the summary's mean of kernels per step is that of the steps' lines, in
+// which each worker says what it launched.
+func TestRankKernels(t *testing.T) {
+	lines, err := replay("tensor-parallel.isr", "jsonl", "--steps", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type mean struct{ kernels, steps int }
+	var ranks [2]mean
+	var together mean
+	for line := range bytes.Lines(lines) {
+		var s struct {
+			Forward []struct{ Rank, Kernels *int }
+		}
+		if err := json.Unmarshal(line, &s); err != nil {
+			t.Fatal(err)
+		}
+		of, sum := 0, 0
+		for _, p := range s.Forward {
+			if p.Rank == nil || p.Kernels == nil {
+				continue
+			}
+			of++
+			ranks[*p.Rank].kernels += *p.Kernels
+			ranks[*p.Rank].steps++
+			sum += *p.Kernels
+		}
+		if of == len(ranks) {
+			together.kernels += sum
+			together.steps++
+		}
+	}
+	if together.steps == 0 {
+		t.Fatal("no step with the kernels of both ranks")
+	}
+	out, err := replay("tensor-parallel.isr", "summary")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(string(out)), " ")
+	per := func(m mean) string { return fmt.Sprintf("%.2f", float64(m.kernels)/float64(m.steps)) }
+	for _, want := range []string{
+		fmt.Sprintf("%s in a step by all workers (mean of %d steps)", per(together), together.steps),
+		fmt.Sprintf("%s by rank 0 (%d steps)", per(ranks[0]), ranks[0].steps),
+		fmt.Sprintf("%s by rank 1 (%d steps)", per(ranks[1]), ranks[1].steps),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the summary lacks %q:\n%s", want, out)
+		}
+	}
+}
