@@ -22,6 +22,7 @@ func FuzzGPUNotes(f *testing.F) {
 	f.Add(uint8(3), []byte(`{"uuids":["G","",null]}`))
 	f.Add(uint8(4), []byte(`{"kernels":[{"h":1,"n":5,"name":"_ZN2at6native4fillIfEEvPT_","by":"symbols"},{"h":2,"n":18446744073709551615},{"h":1,"rt":true,"n":3}],"beyond":9223372036854775807}`))
 	f.Add(uint8(4), []byte(`{"kernels":[{"h":1,"n":9223372036854775807,"name":"_Z1av"},{"h":2,"n":9223372036854775807},{"h":1,"n":9,"name":"_Z1bv"},{"h":1,"n":2}],"beyond":9223372036854775807}`))
+	f.Add(uint8(4), []byte(`{"kernels":[{"h":1,"n":5,"g":9,"name":"_Z1av"},{"h":1,"n":2,"g":18446744073709551615},{"h":1,"g":3,"name":"_Z1bv"}],"graphs":4,"g_unseen":18446744073709551615,"g_changed":1}`))
 	f.Fuzz(func(t *testing.T, kind uint8, data []byte) {
 		kinds := []note.Kind{note.KindGPUDevice, note.KindGPUSamples, note.KindGPUEvent, note.KindGPUVisible, note.KindGPUKernels}
 		p := NewPipeline(Options{}, func(*trace.Tree) {})
@@ -56,7 +57,7 @@ func FuzzGPUNotes(f *testing.F) {
 		s.SetGPUs(p.GPUs())
 		s.SetKernels(p.Kernels())
 		for _, k := range p.Kernels() {
-			if k.Launches < 0 || k.Unnamed < 0 || k.Unnamed > k.Launches || k.Beyond > k.Launches {
+			if k.Launches < 0 || k.Unnamed < 0 || k.InGraphs < 0 || k.Unnamed > k.Launches+k.InGraphs || k.Beyond > k.Launches {
 				t.Errorf("%+v", k)
 			}
 		}

@@ -17,6 +17,7 @@ type kernelNotes struct {
 	pid       uint32
 	names     cuda.Names
 	sent      map[kernelKey]cuda.Kernel
+	graphs    uint64
 	uncounted bpf.CUDAUncounted
 }
 
@@ -36,21 +37,27 @@ func (k *kernelNotes) look(p *cuda.Probes, age time.Duration) ([]*event.Record, 
 	if err != nil {
 		return nil, err
 	}
-	n := note.GPUKernels{Beyond: now.Uncounted.Launches, Unnoted: now.Uncounted.Names}
+	n := note.GPUKernels{
+		Beyond: now.Uncounted.Launches, Unnoted: now.Uncounted.Names, Graphs: now.Graphs,
+		GraphsUnseen: now.Uncounted.Graphs[bpf.CUDAUnseen], GraphsChanged: now.Uncounted.Graphs[bpf.CUDAChanged], GraphsBeyond: now.Uncounted.Graphs[bpf.CUDANoRoom],
+	}
 	for _, one := range now.Kernels {
 		key := kernelKey{one.Handle, one.Runtime}
 		old, was := k.sent[key]
-		if was && old == one && k.uncounted == now.Uncounted {
+		if was && old == one {
 			continue
 		}
 		k.sent[key] = one
-		out := note.GPUKernel{Handle: one.Handle, Runtime: one.Runtime, Launches: one.Launches}
+		out := note.GPUKernel{Handle: one.Handle, Runtime: one.Runtime, Launches: one.Launches, InGraphs: one.InGraphs}
 		if one.Name != old.Name {
 			out.Name, out.By = one.Name, one.By
 		}
 		n.Kernels = append(n.Kernels, out)
 	}
-	k.uncounted = now.Uncounted
+	if len(n.Kernels) == 0 && k.graphs == now.Graphs && k.uncounted == now.Uncounted {
+		return nil, nil
+	}
+	k.graphs, k.uncounted = now.Graphs, now.Uncounted
 	return note.PutGPUKernels(k.pid, now.At, n)
 }
 

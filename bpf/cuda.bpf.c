@@ -16,21 +16,14 @@
 #include "cuda_name.h"
 #include "cuda_level.h"
 
-/* Counts an operation on a stream; false if it became a node of a graph. */
-static __always_inline bool cuda_count(struct cuda_thread *t, __u64 ids, __u64 stream, __u32 count,
-				       __u64 kernels)
+/* Counts an operation on a stream: the capture of which it became a node, 0 if it is none. */
+static __always_inline struct cuda_graph *cuda_count(struct cuda_thread *t, __u64 ids, __u64 stream,
+						     __u32 count)
 {
 	struct cuda_graph *g = cuda_capture(ids, stream);
 
-	if (g) {
-		/* Clang makes of an addition of nothing an atomic that 5.10 does not have. */
-		if (kernels)
-			__sync_fetch_and_add(&g->kernels, kernels);
-		t->counts[GPU_CAPTURED]++;
-		return false;
-	}
-	t->counts[count]++;
-	return true;
+	t->counts[g ? GPU_CAPTURED : count]++;
+	return g;
 }
 
 static __always_inline void cuda_launched(struct cuda_thread *t)
@@ -52,6 +45,7 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count, __u32 hit, __u64 f
 	struct cuda_thread *t = cuda_self(ids);
 	struct cuda_process *p = cuda_hit(ids, hit);
 	struct cuda_key key = {.handle = function, .tgid = ids >> 32, .runtime = runtime};
+	struct cuda_graph *g;
 	__u64 under;
 
 	/* While probes are put in or taken out, only some are seen: none counts. */
@@ -67,9 +61,14 @@ static __always_inline int cuda_kernel(__u64 at, __u32 count, __u32 hit, __u64 f
 		lose(LOSS_FAULT, 1);
 		return 0;
 	}
-	if (cuda_count(t, ids, stream, count, 1)) {
+	g = cuda_count(t, ids, stream, count);
+	if (g) {
+		__sync_fetch_and_add(&g->kernels, 1);
+		cuda_captured_node(g, key.tgid, function, runtime ? NODE_RUNTIME : NODE_DRIVER);
+		cuda_by_function(p, &key, under, true);
+	} else {
 		cuda_launched(t);
-		cuda_by_function(p, &key, under);
+		cuda_by_function(p, &key, under, false);
 	}
 	return 0;
 }
@@ -128,19 +127,24 @@ int BPF_KPROBE(cuda_launch_graph, __u64 exec, __u64 stream)
 	__u64 ids = current_ids();
 	struct cuda_thread *t = cuda_self(ids);
 	struct cuda_key key = {.handle = exec, .tgid = ids >> 32};
-	struct cuda_graph *g;
+	struct cuda_process *p = cuda_hit(ids, GPU_HIT_GRAPH);
+	struct cuda_graph *g, *in;
 
-	cuda_hit(ids, GPU_HIT_GRAPH);
-	if (!t)
+	if (!t || !p)
 		return 0;
 	t->driver[GPU_PAIR_GRAPH]++;
 	g = bpf_map_lookup_elem(&cuda_graphs, &key);
-	if (!cuda_count(t, ids, stream, GPU_GRAPHS, g ? g->kernels : 0))
+	in = cuda_count(t, ids, stream, GPU_GRAPHS);
+	if (in) {
+		cuda_captured_graph(in, key.tgid, g);
 		return 0;
-	if (g)
+	}
+	if (g && !(g->flags & GRAPH_EDITED))
 		t->counts[GPU_GRAPH_KERNELS] += g->kernels;
 	else
 		t->counts[GPU_GRAPHS_UNKNOWN]++;
+	if (p->flags & GPU_LAUNCHES)
+		cuda_graph_launched(p, key.tgid, g);
 	cuda_launched(t);
 	return 0;
 }
@@ -151,7 +155,7 @@ static __always_inline int cuda_copy(__u64 stream, __u64 bytes, __u32 count, __u
 	struct cuda_thread *t = cuda_self(ids);
 
 	cuda_hit(ids, GPU_HIT_COPY);
-	if (t && cuda_count(t, ids, stream, count, 0))
+	if (t && !cuda_count(t, ids, stream, count))
 		t->counts[count_bytes] += bytes;
 	return 0;
 }

@@ -48,6 +48,12 @@ const (
 	ProgCUDACaptureEnded     Program = "cuda_capture_ended"
 	ProgCUDAInstantiate      Program = "cuda_instantiate"
 	ProgCUDAInstantiated     Program = "cuda_instantiated"
+	ProgCUDACaptureInto      Program = "cuda_capture_into"
+	ProgCUDAGraphEdited      Program = "cuda_graph_edited"
+	ProgCUDANodeEdited       Program = "cuda_node_edited"
+	ProgCUDAExecEdited       Program = "cuda_exec_edited"
+	ProgCUDAExecChanged      Program = "cuda_exec_changed"
+	ProgCUDAGraphGone        Program = "cuda_graph_gone"
 )
 
 // CUDAHit is what hits of programs are counted by (enum gpu_hit).

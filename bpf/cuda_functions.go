@@ -14,7 +14,7 @@ type CUDAFunction struct {
 	Handle  uint64 // the driver's; of Runtime the argument of the runtime's launch
 	Runtime bool   // it was counted where the runtime launches it
 	// Launches since the first SetCUDA, while launches were counted. Nodes of graphs are
-	// none.
+	// none: 0 if it was launched in captures alone.
 	Launches uint64
 	// Under is the argument of the runtime's launch in which it was launched, 0 if that is
 	// not known or not always the same. Settled: it is known, or that there is none.
@@ -29,7 +29,21 @@ const settledBare = 4
 type CUDAUncounted struct {
 	Launches uint64 // of functions beyond those that are counted one by one
 	Names    uint64 // that were given out while there was no room
+	// Launches of graphs whose functions are not known, while launches were counted, by
+	// reason.
+	Graphs [CUDAUnnamed]uint64
 }
+
+// CUDAReason is why the functions of a graph are not known (enum gpu_unnamed).
+type CUDAReason int
+
+// Reasons.
+const (
+	CUDAUnseen  CUDAReason = iota // it was not seen being made while all launches were counted
+	CUDAChanged                   // it was made or changed node by node
+	CUDANoRoom                    // there are too many graphs, or functions in them
+	CUDAUnnamed                   // number of them
+)
 
 // CUDALaunches are the functions that a process launched, in no order.
 type CUDALaunches struct {
@@ -80,7 +94,7 @@ func (o *Objects) CUDALaunches(pid int, age time.Duration) (CUDALaunches, error)
 		}
 	}
 	l.given[pid] = true
-	return CUDALaunches{l.at, l.by[pid], CUDAUncounted{p.Beyond, p.Unnoted}}, nil
+	return CUDALaunches{l.at, l.by[pid], CUDAUncounted{p.Beyond, p.Unnoted, p.Unnamed}}, nil
 }
 
 // CUDAName is a name that the driver gave a handle for.
@@ -163,8 +177,8 @@ func (o *Objects) CUDAPaired(pid int) (uint64, error) {
 	return p.Paired, nil
 }
 
-// ForgetCUDA frees what is kept of a process's functions; to be called when its probes
-// are out.
+// ForgetCUDA frees what is kept of a process's functions and graphs; to be called when its
+// probes are out.
 func (o *Objects) ForgetCUDA(pid int) error {
 	if err := o.PairCUDA(pid, false); err != nil {
 		return err
@@ -178,7 +192,7 @@ func (o *Objects) ForgetCUDA(pid int) error {
 	mine := func(k tracerCudaKey) bool { return k.Tgid == uint32(pid) }
 	var function tracerCudaFunction
 	var name tracerCudaName
-	if err := errors.Join(clearKeys(o.objs.CudaFunctions, &function, mine), clearKeys(o.objs.CudaNames, &name, mine)); err != nil {
+	if err := errors.Join(clearKeys(o.objs.CudaFunctions, &function, mine), clearKeys(o.objs.CudaNames, &name, mine), o.forgetGraphs(pid)); err != nil {
 		return fmt.Errorf("forgetting the functions of process %d: %w", pid, err)
 	}
 	return nil

@@ -432,6 +432,8 @@ func (o *Objects) programs() map[string]*ebpf.Program {
 		"cuda_sync_event": p.CudaSyncEvent, "cuda_sync_stream": p.CudaSyncStream, "cuda_sync_context": p.CudaSyncContext, "cuda_sync_exit": p.CudaSyncExit,
 		"cuda_capture_begin": p.CudaCaptureBegin, "cuda_capture_end": p.CudaCaptureEnd, "cuda_capture_ended": p.CudaCaptureEnded,
 		"cuda_instantiate": p.CudaInstantiate, "cuda_instantiated": p.CudaInstantiated,
+		"cuda_capture_into": p.CudaCaptureInto, "cuda_graph_edited": p.CudaGraphEdited, "cuda_node_edited": p.CudaNodeEdited,
+		"cuda_exec_edited": p.CudaExecEdited, "cuda_exec_changed": p.CudaExecChanged, "cuda_graph_gone": p.CudaGraphGone,
 		"http_enter_read": p.HttpEnterRead, "http_exit_read": p.HttpExitRead,
 		"http_enter_readv": p.HttpEnterReadv, "http_exit_readv": p.HttpExitReadv,
 		"http_enter_recvfrom": p.HttpEnterRecvfrom, "http_exit_recvfrom": p.HttpExitRecvfrom,

@@ -39,6 +39,13 @@ type tracerConn struct {
 	Spoken      uint8
 }
 
+type tracerCudaCaptured struct {
+	_        structs.HostLayout
+	Launches uint64
+	State    uint32
+	Pad      uint32
+}
+
 type tracerCudaFunction struct {
 	_        structs.HostLayout
 	Launches uint64
@@ -53,7 +60,7 @@ type tracerCudaGraph struct {
 	Origin  uint64
 	Begun   uint64
 	Epoch   uint32
-	Whole   uint32
+	Flags   uint32
 }
 
 type tracerCudaKey struct {
@@ -71,6 +78,14 @@ type tracerCudaName struct {
 	Text   [4096]int8
 }
 
+type tracerCudaNode struct {
+	_        structs.HostLayout
+	Capture  uint64
+	Function uint64
+	Tgid     uint32
+	Kind     uint32
+}
+
 type tracerCudaProcess struct {
 	_        structs.HostLayout
 	Epoch    uint32
@@ -82,6 +97,8 @@ type tracerCudaProcess struct {
 	Paired   uint64
 	Beyond   uint64
 	Unnoted  uint64
+	Unnamed  [3]uint64
+	Edited   uint64
 }
 
 type tracerCudaRecord struct {
@@ -403,11 +420,13 @@ type tracerTarget struct {
 const (
 	tracerMapCalls                      = "calls"
 	tracerMapConns                      = "conns"
+	tracerMapCudaCaptured               = "cuda_captured"
 	tracerMapCudaCaptures               = "cuda_captures"
 	tracerMapCudaEvents                 = "cuda_events"
 	tracerMapCudaFunctions              = "cuda_functions"
 	tracerMapCudaGraphs                 = "cuda_graphs"
 	tracerMapCudaNames                  = "cuda_names"
+	tracerMapCudaNodes                  = "cuda_nodes"
 	tracerMapCudaPairing                = "cuda_pairing"
 	tracerMapCudaProcesses              = "cuda_processes"
 	tracerMapCudaThreads                = "cuda_threads"
@@ -430,12 +449,17 @@ const (
 	tracerProgCudaCaptureBegin          = "cuda_capture_begin"
 	tracerProgCudaCaptureEnd            = "cuda_capture_end"
 	tracerProgCudaCaptureEnded          = "cuda_capture_ended"
+	tracerProgCudaCaptureInto           = "cuda_capture_into"
 	tracerProgCudaCopyDevice            = "cuda_copy_device"
 	tracerProgCudaCopyIn                = "cuda_copy_in"
 	tracerProgCudaCopyOther             = "cuda_copy_other"
 	tracerProgCudaCopyOut               = "cuda_copy_out"
 	tracerProgCudaEventRecord           = "cuda_event_record"
 	tracerProgCudaEventRecordFlags      = "cuda_event_record_flags"
+	tracerProgCudaExecChanged           = "cuda_exec_changed"
+	tracerProgCudaExecEdited            = "cuda_exec_edited"
+	tracerProgCudaGraphEdited           = "cuda_graph_edited"
+	tracerProgCudaGraphGone             = "cuda_graph_gone"
 	tracerProgCudaInstantiate           = "cuda_instantiate"
 	tracerProgCudaInstantiated          = "cuda_instantiated"
 	tracerProgCudaLaunch                = "cuda_launch"
@@ -444,6 +468,7 @@ const (
 	tracerProgCudaLaunchGraph           = "cuda_launch_graph"
 	tracerProgCudaNameBegin             = "cuda_name_begin"
 	tracerProgCudaNameEnd               = "cuda_name_end"
+	tracerProgCudaNodeEdited            = "cuda_node_edited"
 	tracerProgCudaPairBegin             = "cuda_pair_begin"
 	tracerProgCudaPairBeginEx           = "cuda_pair_begin_ex"
 	tracerProgCudaPairEnd               = "cuda_pair_end"
@@ -539,12 +564,17 @@ type tracerProgramSpecs struct {
 	CudaCaptureBegin          *ebpf.ProgramSpec `ebpf:"cuda_capture_begin"`
 	CudaCaptureEnd            *ebpf.ProgramSpec `ebpf:"cuda_capture_end"`
 	CudaCaptureEnded          *ebpf.ProgramSpec `ebpf:"cuda_capture_ended"`
+	CudaCaptureInto           *ebpf.ProgramSpec `ebpf:"cuda_capture_into"`
 	CudaCopyDevice            *ebpf.ProgramSpec `ebpf:"cuda_copy_device"`
 	CudaCopyIn                *ebpf.ProgramSpec `ebpf:"cuda_copy_in"`
 	CudaCopyOther             *ebpf.ProgramSpec `ebpf:"cuda_copy_other"`
 	CudaCopyOut               *ebpf.ProgramSpec `ebpf:"cuda_copy_out"`
 	CudaEventRecord           *ebpf.ProgramSpec `ebpf:"cuda_event_record"`
 	CudaEventRecordFlags      *ebpf.ProgramSpec `ebpf:"cuda_event_record_flags"`
+	CudaExecChanged           *ebpf.ProgramSpec `ebpf:"cuda_exec_changed"`
+	CudaExecEdited            *ebpf.ProgramSpec `ebpf:"cuda_exec_edited"`
+	CudaGraphEdited           *ebpf.ProgramSpec `ebpf:"cuda_graph_edited"`
+	CudaGraphGone             *ebpf.ProgramSpec `ebpf:"cuda_graph_gone"`
 	CudaInstantiate           *ebpf.ProgramSpec `ebpf:"cuda_instantiate"`
 	CudaInstantiated          *ebpf.ProgramSpec `ebpf:"cuda_instantiated"`
 	CudaLaunch                *ebpf.ProgramSpec `ebpf:"cuda_launch"`
@@ -553,6 +583,7 @@ type tracerProgramSpecs struct {
 	CudaLaunchGraph           *ebpf.ProgramSpec `ebpf:"cuda_launch_graph"`
 	CudaNameBegin             *ebpf.ProgramSpec `ebpf:"cuda_name_begin"`
 	CudaNameEnd               *ebpf.ProgramSpec `ebpf:"cuda_name_end"`
+	CudaNodeEdited            *ebpf.ProgramSpec `ebpf:"cuda_node_edited"`
 	CudaPairBegin             *ebpf.ProgramSpec `ebpf:"cuda_pair_begin"`
 	CudaPairBeginEx           *ebpf.ProgramSpec `ebpf:"cuda_pair_begin_ex"`
 	CudaPairEnd               *ebpf.ProgramSpec `ebpf:"cuda_pair_end"`
@@ -603,11 +634,13 @@ type tracerProgramSpecs struct {
 type tracerMapSpecs struct {
 	Calls         *ebpf.MapSpec `ebpf:"calls"`
 	Conns         *ebpf.MapSpec `ebpf:"conns"`
+	CudaCaptured  *ebpf.MapSpec `ebpf:"cuda_captured"`
 	CudaCaptures  *ebpf.MapSpec `ebpf:"cuda_captures"`
 	CudaEvents    *ebpf.MapSpec `ebpf:"cuda_events"`
 	CudaFunctions *ebpf.MapSpec `ebpf:"cuda_functions"`
 	CudaGraphs    *ebpf.MapSpec `ebpf:"cuda_graphs"`
 	CudaNames     *ebpf.MapSpec `ebpf:"cuda_names"`
+	CudaNodes     *ebpf.MapSpec `ebpf:"cuda_nodes"`
 	CudaPairing   *ebpf.MapSpec `ebpf:"cuda_pairing"`
 	CudaProcesses *ebpf.MapSpec `ebpf:"cuda_processes"`
 	CudaThreads   *ebpf.MapSpec `ebpf:"cuda_threads"`
@@ -659,11 +692,13 @@ func (o *tracerObjects) Close() error {
 type tracerMaps struct {
 	Calls         *ebpf.Map `ebpf:"calls"`
 	Conns         *ebpf.Map `ebpf:"conns"`
+	CudaCaptured  *ebpf.Map `ebpf:"cuda_captured"`
 	CudaCaptures  *ebpf.Map `ebpf:"cuda_captures"`
 	CudaEvents    *ebpf.Map `ebpf:"cuda_events"`
 	CudaFunctions *ebpf.Map `ebpf:"cuda_functions"`
 	CudaGraphs    *ebpf.Map `ebpf:"cuda_graphs"`
 	CudaNames     *ebpf.Map `ebpf:"cuda_names"`
+	CudaNodes     *ebpf.Map `ebpf:"cuda_nodes"`
 	CudaPairing   *ebpf.Map `ebpf:"cuda_pairing"`
 	CudaProcesses *ebpf.Map `ebpf:"cuda_processes"`
 	CudaThreads   *ebpf.Map `ebpf:"cuda_threads"`
@@ -687,11 +722,13 @@ func (m *tracerMaps) Close() error {
 	return _TracerClose(
 		m.Calls,
 		m.Conns,
+		m.CudaCaptured,
 		m.CudaCaptures,
 		m.CudaEvents,
 		m.CudaFunctions,
 		m.CudaGraphs,
 		m.CudaNames,
+		m.CudaNodes,
 		m.CudaPairing,
 		m.CudaProcesses,
 		m.CudaThreads,
@@ -731,12 +768,17 @@ type tracerPrograms struct {
 	CudaCaptureBegin          *ebpf.Program `ebpf:"cuda_capture_begin"`
 	CudaCaptureEnd            *ebpf.Program `ebpf:"cuda_capture_end"`
 	CudaCaptureEnded          *ebpf.Program `ebpf:"cuda_capture_ended"`
+	CudaCaptureInto           *ebpf.Program `ebpf:"cuda_capture_into"`
 	CudaCopyDevice            *ebpf.Program `ebpf:"cuda_copy_device"`
 	CudaCopyIn                *ebpf.Program `ebpf:"cuda_copy_in"`
 	CudaCopyOther             *ebpf.Program `ebpf:"cuda_copy_other"`
 	CudaCopyOut               *ebpf.Program `ebpf:"cuda_copy_out"`
 	CudaEventRecord           *ebpf.Program `ebpf:"cuda_event_record"`
 	CudaEventRecordFlags      *ebpf.Program `ebpf:"cuda_event_record_flags"`
+	CudaExecChanged           *ebpf.Program `ebpf:"cuda_exec_changed"`
+	CudaExecEdited            *ebpf.Program `ebpf:"cuda_exec_edited"`
+	CudaGraphEdited           *ebpf.Program `ebpf:"cuda_graph_edited"`
+	CudaGraphGone             *ebpf.Program `ebpf:"cuda_graph_gone"`
 	CudaInstantiate           *ebpf.Program `ebpf:"cuda_instantiate"`
 	CudaInstantiated          *ebpf.Program `ebpf:"cuda_instantiated"`
 	CudaLaunch                *ebpf.Program `ebpf:"cuda_launch"`
@@ -745,6 +787,7 @@ type tracerPrograms struct {
 	CudaLaunchGraph           *ebpf.Program `ebpf:"cuda_launch_graph"`
 	CudaNameBegin             *ebpf.Program `ebpf:"cuda_name_begin"`
 	CudaNameEnd               *ebpf.Program `ebpf:"cuda_name_end"`
+	CudaNodeEdited            *ebpf.Program `ebpf:"cuda_node_edited"`
 	CudaPairBegin             *ebpf.Program `ebpf:"cuda_pair_begin"`
 	CudaPairBeginEx           *ebpf.Program `ebpf:"cuda_pair_begin_ex"`
 	CudaPairEnd               *ebpf.Program `ebpf:"cuda_pair_end"`
@@ -796,12 +839,17 @@ func (p *tracerPrograms) Close() error {
 		p.CudaCaptureBegin,
 		p.CudaCaptureEnd,
 		p.CudaCaptureEnded,
+		p.CudaCaptureInto,
 		p.CudaCopyDevice,
 		p.CudaCopyIn,
 		p.CudaCopyOther,
 		p.CudaCopyOut,
 		p.CudaEventRecord,
 		p.CudaEventRecordFlags,
+		p.CudaExecChanged,
+		p.CudaExecEdited,
+		p.CudaGraphEdited,
+		p.CudaGraphGone,
 		p.CudaInstantiate,
 		p.CudaInstantiated,
 		p.CudaLaunch,
@@ -810,6 +858,7 @@ func (p *tracerPrograms) Close() error {
 		p.CudaLaunchGraph,
 		p.CudaNameBegin,
 		p.CudaNameEnd,
+		p.CudaNodeEdited,
 		p.CudaPairBegin,
 		p.CudaPairBeginEx,
 		p.CudaPairEnd,

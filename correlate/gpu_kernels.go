@@ -19,7 +19,28 @@ type gpuKernels struct {
 	together  StepKernels   // of all of them in a step
 	// reused are launches between the two looks of which the later one found another name.
 	// full are those of functions beyond maxFunctions.
-	reused, full int64
+	reused, full calls
+}
+
+// calls are launches, by the host and as nodes of graphs.
+type calls struct{ host, inGraphs int64 }
+
+func (c calls) all() int64 { return c.host + c.inGraphs }
+
+func (c *calls) add(o calls) { c.host, c.inGraphs = c.host+o.host, c.inGraphs+o.inGraphs }
+
+// tally is a count that is told in all, and begins anew with the probes.
+type tally struct{ last, n int64 }
+
+// more takes what is told, and returns what came since.
+func (c *tally) more(told int64) int64 {
+	more := told - c.last
+	if more < 0 {
+		more = told
+	}
+	c.last = told
+	c.n += more
+	return more
 }
 
 type functionKey struct {
@@ -31,8 +52,8 @@ type functionKey struct {
 // launched is a function.
 type launched struct {
 	symbol, name, by string
-	last             int64 // count that was told last
-	n                int64
+	host, inGraphs   tally
+	n                calls
 }
 
 // stepThread is a thread that begins steps.
@@ -47,6 +68,8 @@ type stepThread struct {
 type uncounted struct {
 	pid             uint32
 	beyond, unnoted int64
+	// Launches of graphs: those that inGraphs is of, and the others by reason.
+	graphs, unseen, changed, noRoom tally
 }
 
 // maxFunctions bounds the functions of an engine: twice what the kernel has room for.
@@ -67,6 +90,14 @@ func (c *Correlator) gpuKernels(s *signal.GPUKernels) {
 	}
 	u := &k.processes[at]
 	u.beyond, u.unnoted = max(u.beyond, s.Beyond.V), max(u.unnoted, s.Unnoted.V)
+	for _, g := range []struct {
+		c    *tally
+		told signal.Opt[int64]
+	}{{&u.graphs, s.Graphs}, {&u.unseen, s.GraphsUnseen}, {&u.changed, s.GraphsChanged}, {&u.noRoom, s.GraphsBeyond}} {
+		if g.told.OK {
+			g.c.more(g.told.V)
+		}
+	}
 	for i := range s.Kernels {
 		k.add(s.PID, &s.Kernels[i])
 	}
@@ -80,37 +111,36 @@ func (k *gpuKernels) add(pid uint32, s *signal.GPUKernel) {
 	f := k.functions[key]
 	if f == nil {
 		if len(k.functions) == maxFunctions {
-			k.full += s.Launches.V
+			k.full.add(calls{s.Launches.V, s.InGraphs.V})
 			return
 		}
 		f = &launched{}
 		k.functions[key] = f
 	}
-	more := s.Launches.V - f.last
-	if more < 0 {
-		more = s.Launches.V // counted anew
+	more := calls{host: f.host.more(s.Launches.V)}
+	if s.InGraphs.OK {
+		more.inGraphs = f.inGraphs.more(s.InGraphs.V)
 	}
-	f.last = s.Launches.V
 	if s.Symbol == "" || s.Symbol == f.symbol {
-		f.n += more
+		f.n.add(more)
 		return
 	}
 	if f.symbol != "" {
 		// The handle was freed and given again in between.
-		k.reused += more
-		more = 0
-		if f.n > 0 && (k.past[f.symbol] != nil || len(k.past) < maxFunctions) {
+		k.reused.add(more)
+		more = calls{}
+		if f.n.all() > 0 && (k.past[f.symbol] != nil || len(k.past) < maxFunctions) {
 			old := k.past[f.symbol]
 			if old == nil {
 				old = &launched{symbol: f.symbol, name: f.name, by: f.by}
 				k.past[f.symbol] = old
 			}
-			old.n += f.n
+			old.n.add(f.n)
 		}
-		f.n = 0
+		f.n = calls{}
 	}
 	f.symbol, f.name, f.by = strings.Clone(s.Symbol), strings.Clone(s.Name), strings.Clone(s.By)
-	f.n += more
+	f.n.add(more)
 }
 
 // mark takes the steps in, over which launches are divided. Those of workers that are
@@ -160,20 +190,30 @@ func (k *gpuKernels) workers(passes []workerPass, workers int) {
 	}
 }
 
-// EngineKernels is what a summary says of the kernels that an engine launched: those that
-// the host called for one by one, while that was counted. Those in graphs are not among
-// them.
+// EngineKernels is what a summary says of the kernels that an engine launched while that
+// was counted: those that the host called for one by one, and nodes of graphs, as far as
+// the functions of these are known.
 type EngineKernels struct {
 	Model    string        `json:"model"`
-	Kernels  []KernelCount `json:"kernels"` // the most launched first
-	Launches int64         `json:"launches"`
-	Unnamed  int64         `json:"unnamed"` // launches of kernels without a name
+	Kernels  []KernelCount `json:"kernels"`             // the most launched first
+	Launches int64         `json:"launches"`            // by the host
+	InGraphs int64         `json:"in_graphs,omitempty"` // as nodes of graphs
+	Unnamed  int64         `json:"unnamed"`             // of both, those of kernels without a name
+	// Graphs are the launches of graphs that InGraphs is of. Of the others it is not known
+	// what they launched: the graph was not seen being made while all launches were counted,
+	// it was made or changed node by node, or there was no room for it.
+	Graphs        int64 `json:"graphs,omitempty"`
+	GraphsUnseen  int64 `json:"graphs_unseen,omitempty"`
+	GraphsChanged int64 `json:"graphs_changed,omitempty"`
+	GraphsBeyond  int64 `json:"graphs_beyond,omitempty"`
 	// Reused are launches of which it is not known which of two names is theirs; Beyond
-	// those that are not counted by kernel, for lack of room. Both are in Launches, and in
-	// no kernel.
-	Reused  int64 `json:"reused,omitempty"`
-	Beyond  int64 `json:"beyond,omitempty"`
-	Unnoted int64 `json:"unnoted,omitempty"` // names that were given out and not noted, for lack of room
+	// those that are not counted by kernel, for lack of room. They are in Launches and
+	// InGraphs, and in no kernel.
+	Reused         int64 `json:"reused,omitempty"`
+	ReusedInGraphs int64 `json:"reused_in_graphs,omitempty"`
+	Beyond         int64 `json:"beyond,omitempty"`
+	BeyondInGraphs int64 `json:"beyond_in_graphs,omitempty"`
+	Unnoted        int64 `json:"unnoted,omitempty"` // names that were given out and not noted, for lack of room
 	// Steps began while launches were counted; 0 if that is not known.
 	Steps int64 `json:"steps,omitempty"`
 	// Together and Ranks are of steps that workers execute that are processes of their own:
@@ -196,13 +236,14 @@ type KernelCount struct {
 	Symbol   string `json:"symbol,omitempty"` // the driver's name, "" if it is not known
 	By       string `json:"by,omitempty"`     // how it is known
 	Launches int64  `json:"launches"`
+	InGraphs int64  `json:"in_graphs,omitempty"`
 }
 
 // Kernels returns those of each engine that has some.
 func (c *Correlator) Kernels() []EngineKernels {
 	var out []EngineKernels
 	for _, e := range c.engines {
-		if s := e.kernels.summary(); s.Launches > 0 {
+		if s := e.kernels.summary(); s.Launches+s.InGraphs > 0 {
 			s.Model = e.model
 			out = append(out, s)
 		}
@@ -211,25 +252,29 @@ func (c *Correlator) Kernels() []EngineKernels {
 }
 
 func (k *gpuKernels) summary() EngineKernels {
-	s := EngineKernels{Launches: k.reused + k.full, Reused: k.reused, Beyond: k.full, Together: k.together, Ranks: slices.Clone(k.ranks)}
+	s := EngineKernels{Launches: k.reused.host + k.full.host, InGraphs: k.reused.inGraphs + k.full.inGraphs,
+		Reused: k.reused.host, ReusedInGraphs: k.reused.inGraphs, Beyond: k.full.host, BeyondInGraphs: k.full.inGraphs,
+		Together: k.together, Ranks: slices.Clone(k.ranks)}
 	by := make(map[string]*KernelCount)
 	take := func(name, id string, f *launched) {
-		s.Launches += f.n
+		s.Launches += f.n.host
+		s.InGraphs += f.n.inGraphs
 		c := by[id]
 		if c == nil {
 			c = &KernelCount{Name: name, Symbol: f.symbol, By: f.by}
 			by[id] = c
 		}
-		c.Launches += f.n
+		c.Launches += f.n.host
+		c.InGraphs += f.n.inGraphs
 		c.By = min(c.By, f.by) // of two ways always the same one
 	}
 	for key, f := range k.functions {
 		switch {
-		case f.n == 0:
+		case f.n.all() == 0:
 		case f.symbol == "":
 			name := fmt.Sprintf("unknown (handle %#x)", key.handle)
 			take(name, fmt.Sprint(name, " of ", key.pid), f)
-			s.Unnamed += f.n
+			s.Unnamed += f.n.all()
 		default:
 			take(f.name, "symbol "+f.symbol, f)
 		}
@@ -241,12 +286,16 @@ func (k *gpuKernels) summary() EngineKernels {
 		s.Launches += u.beyond
 		s.Beyond += u.beyond
 		s.Unnoted += u.unnoted
+		s.Graphs += u.graphs.n
+		s.GraphsUnseen += u.unseen.n
+		s.GraphsChanged += u.changed.n
+		s.GraphsBeyond += u.noRoom.n
 	}
 	for _, c := range by {
 		s.Kernels = append(s.Kernels, *c)
 	}
 	slices.SortFunc(s.Kernels, func(a, b KernelCount) int {
-		return cmp.Or(cmp.Compare(b.Launches, a.Launches), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Symbol, b.Symbol))
+		return cmp.Or(cmp.Compare(b.Launches+b.InGraphs, a.Launches+a.InGraphs), cmp.Compare(b.Launches, a.Launches), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Symbol, b.Symbol))
 	})
 	for _, t := range k.threads {
 		if t.lost {

@@ -87,3 +87,35 @@ func TestKernelSteps(t *testing.T) {
 	want.Steps = 0
 	r.wantKernels(want)
 }
+
+// TestGraphKernels: launches as nodes of graphs go with those by the host, and begin anew as
+// these do; parts of a note have the same totals.
+func TestGraphKernels(t *testing.T) {
+	r := newGPURun(t)
+	node := func(handle uint64, host, in int64, symbol string) signal.GPUKernel {
+		k := kernel(handle, host, symbol)
+		k.InGraphs = signal.Some(in)
+		return k
+	}
+	totals := func(named, unseen, changed, room int64, k ...signal.GPUKernel) {
+		some := signal.Some[int64]
+		r.put(&signal.GPUKernels{At: r.at, Engine: 1, PID: 10, Kernels: k, Graphs: some(named), GraphsUnseen: some(unseen), GraphsChanged: some(changed), GraphsBeyond: some(room)})
+	}
+	totals(5, 1, 2, 3, node(1, 0, 10, "a"), node(2, 3, 5, ""))
+	totals(5, 1, 2, 3, node(3, 9, 0, "b"))
+	want := EngineKernels{Launches: 12, InGraphs: 15, Unnamed: 8, Graphs: 5, GraphsUnseen: 1, GraphsChanged: 2, GraphsBeyond: 3, Kernels: []KernelCount{
+		{Name: "name of a", Symbol: "a", By: "symbols", InGraphs: 10}, {Name: "name of b", Symbol: "b", By: "symbols", Launches: 9}, {Name: "unknown (handle 0x2)", Launches: 3, InGraphs: 5},
+	}}
+	r.wantKernels(want)
+	totals(6, 1, 2, 3, node(1, 1, 12, ""))
+	want.Launches, want.InGraphs, want.Graphs, want.Kernels[0].Launches, want.Kernels[0].InGraphs = 13, 17, 6, 1, 12
+	r.wantKernels(want)
+	// Anew: the graphs that are known are those that were made since.
+	totals(1, 0, 1, 0, node(1, 1, 2, ""), node(2, 3, 0, ""))
+	want.InGraphs, want.Graphs, want.GraphsChanged, want.Kernels[0].InGraphs = 19, 7, 3, 14
+	r.wantKernels(want)
+	// Another kernel's handle.
+	totals(1, 0, 1, 0, node(1, 2, 7, "c"))
+	want.Launches, want.InGraphs, want.Reused, want.ReusedInGraphs = 14, 24, 1, 5
+	r.wantKernels(want)
+}

@@ -6,7 +6,8 @@
 
 #include "cuda_state.h"
 
-/* Launches of a function, those of graphs' nodes left out. */
+/* Launches of a function, those of graphs' nodes left out: of one that is launched in
+ * captures alone there are none. */
 struct cuda_function {
 	__u64 launches;
 	__u64 under; /* the runtime's function in whose launch it was launched, 0: not known */
@@ -35,8 +36,10 @@ struct {
  * have begun before the look at the runtime did. */
 #define CUDA_BARE 4
 
-/* Counts a launch by its function; under is the runtime's, 0 if there is none. */
-static __always_inline void cuda_by_function(struct cuda_process *p, const struct cuda_key *key, __u64 under)
+/* Counts a launch by its function, if it is no node; under is the runtime's, 0 if there is
+ * none. */
+static __always_inline void cuda_by_function(struct cuda_process *p, const struct cuda_key *key, __u64 under,
+					     bool node)
 {
 	struct cuda_function *f = bpf_map_lookup_elem(&cuda_functions, key);
 	struct cuda_function none = {};
@@ -47,10 +50,12 @@ static __always_inline void cuda_by_function(struct cuda_process *p, const struc
 		f = bpf_map_lookup_elem(&cuda_functions, key);
 	}
 	if (!f) {
-		__sync_fetch_and_add(&p->beyond, 1);
+		if (!node)
+			__sync_fetch_and_add(&p->beyond, 1);
 		return;
 	}
-	__sync_fetch_and_add(&f->launches, 1);
+	if (!node)
+		__sync_fetch_and_add(&f->launches, 1);
 	if (key->runtime)
 		return;
 	if (under) {

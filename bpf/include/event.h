@@ -234,6 +234,14 @@ enum gpu_hit {
 	GPU_HITS = 13,
 };
 
+/* Why the functions of a graph that was launched are not known. */
+enum gpu_unnamed {
+	GPU_UNNAMED_UNSEEN = 0,  /* it was not seen being made, with all launches counted */
+	GPU_UNNAMED_CHANGED = 1, /* it was made or changed node by node */
+	GPU_UNNAMED_ROOM = 2,    /* there were too many graphs, or functions in them */
+	GPU_UNNAMED = 3,
+};
+
 /*
  * first and last are the times of the first and the latest launch (of those that
  * are counted) since the thread's last GPU_MARK, 0 if there was none.

@@ -86,13 +86,17 @@ type GPUKernels struct {
 	Kernels []GPUKernel
 	Beyond  Opt[int64] // launches of functions that are not counted one by one, in all
 	Unnoted Opt[int64] // names that the driver gave out and that were not noted, in all
+	// Launches of graphs in all, while launches were counted: those whose functions are
+	// known; and those not seen being made, made or changed node by node, and without room.
+	Graphs, GraphsUnseen, GraphsChanged, GraphsBeyond Opt[int64]
 }
 
-// GPUKernel is a function that was launched, but for nodes of graphs.
+// GPUKernel is a function that was launched.
 type GPUKernel struct {
 	Handle   uint64
 	Runtime  bool       // the handle is the CUDA runtime's, else the driver's
-	Launches Opt[int64] // in all, while launches were counted
+	Launches Opt[int64] // in all, while launches were counted, but for nodes of graphs
+	InGraphs Opt[int64] // as nodes of graphs, in all
 	// Symbol is the driver's name, Name the same as a reader knows it; both "" if it is
 	// not known, or as in the signal before. By is how it is known.
 	Symbol, Name, By string

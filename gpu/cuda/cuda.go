@@ -33,6 +33,7 @@ type Tracer interface {
 	TakeCUDANames(pid int) ([]bpf.CUDAName, error)
 	PairCUDA(pid int, on bool) error
 	CUDAPaired(pid int) (uint64, error)
+	CUDAGraphs(pid int) ([]bpf.CUDAGraph, []bpf.CUDANode, error)
 	ForgetCUDA(pid int) error
 }
 
@@ -185,7 +186,7 @@ func Attach(t Tracer, p *target.Process, mode Mode) (_ *Probes, err error) {
 	}
 	defer lib.Close()
 	a := &Probes{pid: p.PID, tracer: t, target: p, driver: make(map[string][]io.Closer)}
-	a.functions = functions{names: newNamer(p.PID), tried: make(map[uint64]bool)}
+	a.functions = functions{names: newNamer(p.PID), tried: make(map[uint64]bool), graphs: make(graphs)}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("attaching to the CUDA driver of process %d: %w", p.PID, errors.Join(err, a.Close()))
@@ -310,7 +311,7 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 			a.report = append(a.report, s)
 		}
 	}
-	if !e.required {
+	if e.need == optional {
 		return nil
 	}
 	missing := 0
@@ -320,7 +321,7 @@ func (a *Probes) put(lib *attach.Library, e *probe, p *target.Process) error {
 		}
 	}
 	// A version that the driver does not have is never called.
-	if missing == len(errs) && missing < len(e.symbols) {
+	if missing == len(errs) && (missing < len(e.symbols) || e.need == present) {
 		return nil
 	}
 	return errors.Join(errs...)

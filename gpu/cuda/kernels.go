@@ -14,16 +14,18 @@ import (
 type Kernel struct {
 	Handle  uint64 // the driver's; of Runtime what the runtime was asked to launch
 	Runtime bool   // counted where the runtime launches it
-	// Launches while they were counted, one by one: nodes of graphs are none.
-	Launches uint64
-	Name     string // as the driver has it: mangled; "" if it is not known
-	By       string // ByRegistration, BySymbols
+	// Launches while they were counted, one by one; InGraphs: those as nodes of graphs that
+	// were launched meanwhile.
+	Launches, InGraphs uint64
+	Name               string // as the driver has it: mangled; "" if it is not known
+	By                 string // ByRegistration, BySymbols
 }
 
 // Kernels are what a process launched, in no order.
 type Kernels struct {
 	At        uint64 // when launches were counted, ns of the clock that stamps records
 	Kernels   []Kernel
+	Graphs    uint64 // launches of the graphs that InGraphs of the kernels are of
 	Uncounted bpf.CUDAUncounted
 }
 
@@ -41,6 +43,8 @@ type functions struct {
 	links []io.Closer     // on the runtime, while pairs are learned
 	tried map[uint64]bool // handles that no pair was found for
 	from  uint64          // launches paired when that began
+
+	graphs graphs
 }
 
 // Names tells the names of those functions of the driver that the program itself has
@@ -56,11 +60,17 @@ func (a *Probes) Kernels(others Names, age time.Duration) (Kernels, error) {
 	if err != nil {
 		return Kernels{}, err
 	}
+	made, nodes, err := a.tracer.CUDAGraphs(a.pid)
+	if err != nil {
+		return Kernels{}, err
+	}
 	launched, err := a.tracer.CUDALaunches(a.pid, age)
 	if err != nil {
 		return Kernels{}, err
 	}
 	f := &a.functions
+	f.graphs.add(nodes)
+	inGraphs := f.graphs.launches(made)
 	byName, byKernel := f.names.give(given)
 	var search, driver []uint64
 	for _, x := range launched.Functions {
@@ -75,7 +85,7 @@ func (a *Probes) Kernels(others Names, age time.Duration) (Kernels, error) {
 	k := Kernels{At: launched.At, Uncounted: launched.Uncounted}
 	var open []uint64
 	for _, x := range launched.Functions {
-		one := Kernel{Handle: x.Handle, Runtime: x.Runtime, Launches: x.Launches}
+		one := Kernel{Handle: x.Handle, Runtime: x.Runtime, Launches: x.Launches, InGraphs: inGraphs[node{x.Handle, x.Runtime}]}
 		one.Name, one.By = f.names.name(x.Handle)
 		if one.Name == "" && x.Under != 0 {
 			one.Name, one.By = f.names.name(x.Under)
@@ -87,6 +97,18 @@ func (a *Probes) Kernels(others Names, age time.Duration) (Kernels, error) {
 			open = append(open, x.Handle)
 		}
 		k.Kernels = append(k.Kernels, one)
+		delete(inGraphs, node{x.Handle, x.Runtime})
+	}
+	// Of these there was no room among the functions.
+	for x, n := range inGraphs {
+		one := Kernel{Handle: x.handle, Runtime: x.runtime, InGraphs: n}
+		if one.Name, one.By = f.names.name(x.handle); !usable(one.Name) {
+			one.Name, one.By = "", ""
+		}
+		k.Kernels = append(k.Kernels, one)
+	}
+	for _, g := range made {
+		k.Graphs += g.Launches
 	}
 	var busy []string
 	if byName > enoughAgain {

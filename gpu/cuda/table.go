@@ -38,9 +38,17 @@ type probe struct {
 	// Graph: always, Sampled: where launches are counted now and then, All: while they are.
 	from Mode
 	hit  bpf.CUDAHit // as which its hits are counted, or rare
-	// required: without it, what is counted would be wrong and not only less.
-	required bool
+	need need
 }
+
+// need is what it means that a function cannot be probed.
+type need int
+
+const (
+	optional need = iota // less is counted
+	present              // what is counted would be wrong, if the driver has one
+	required             // what is counted would be wrong
+)
 
 // reads is how many integer arguments a program reads; stack and memory come beside them.
 func reads(p bpf.Program) int {
@@ -68,40 +76,53 @@ const rare bpf.CUDAHit = -1
 // a changed signature: cuda.h maps the plain names to them, and cuGetProcAddress hands
 // them out.
 var table = []probe{
-	{[]string{"cuEventSynchronize"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, true},
-	{[]string{"cuEventSynchronize"}, attach.Entry, bpf.ProgCUDASyncEvent, Graph, bpf.CUDAHitSyncEvent, true},
-	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, false},
-	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Entry, bpf.ProgCUDASyncStream, Graph, bpf.CUDAHitSyncStream, false},
-	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, false},
-	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Entry, bpf.ProgCUDASyncContext, Graph, bpf.CUDAHitSyncContext, false},
-	{[]string{"cuEventRecord", "cuEventRecord_ptsz"}, attach.Entry, bpf.ProgCUDAEventRecord, Graph, bpf.CUDAHitRecord, true},
-	{[]string{"cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz"}, attach.Entry, bpf.ProgCUDARecordFlags, Graph, bpf.CUDAHitRecord, false}, // since 11.1
-	{[]string{"cuGraphLaunch", "cuGraphLaunch_ptsz"}, attach.Entry, bpf.ProgCUDALaunchGraph, Graph, bpf.CUDAHitGraph, true},
+	{[]string{"cuEventSynchronize"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, required},
+	{[]string{"cuEventSynchronize"}, attach.Entry, bpf.ProgCUDASyncEvent, Graph, bpf.CUDAHitSyncEvent, required},
+	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, optional},
+	{[]string{"cuStreamSynchronize", "cuStreamSynchronize_ptsz"}, attach.Entry, bpf.ProgCUDASyncStream, Graph, bpf.CUDAHitSyncStream, optional},
+	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Return, bpf.ProgCUDASyncExit, Graph, bpf.CUDAHitSyncExit, optional},
+	{[]string{"cuCtxSynchronize", "cuCtxSynchronize_v2"}, attach.Entry, bpf.ProgCUDASyncContext, Graph, bpf.CUDAHitSyncContext, optional},
+	{[]string{"cuEventRecord", "cuEventRecord_ptsz"}, attach.Entry, bpf.ProgCUDAEventRecord, Graph, bpf.CUDAHitRecord, required},
+	{[]string{"cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz"}, attach.Entry, bpf.ProgCUDARecordFlags, Graph, bpf.CUDAHitRecord, optional}, // since 11.1
+	{[]string{"cuGraphLaunch", "cuGraphLaunch_ptsz"}, attach.Entry, bpf.ProgCUDALaunchGraph, Graph, bpf.CUDAHitGraph, required},
 	// Rare calls: when an engine starts.
-	{[]string{"cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, rare, true},
-	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, rare, true},
-	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, rare, true},
-	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, false},
-	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, false},
+	{[]string{"cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, rare, required},
+	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, rare, required},
+	{[]string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, rare, required},
+	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, optional},
+	{[]string{"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, optional},
 
 	// Names of kernels, mostly when an engine starts.
-	{[]string{"cuModuleGetFunction"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, rare, false},
-	{[]string{"cuModuleGetFunction"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, rare, false},
-	{[]string{"cuLibraryGetKernel"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, rare, false}, // since 12.0, as the next
-	{[]string{"cuLibraryGetKernel"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, rare, false},
-	{[]string{kernelFunction}, attach.Return, bpf.ProgCUDAAliasEnd, Sampled, rare, false},
-	{[]string{kernelFunction}, attach.Entry, bpf.ProgCUDAAliasBegin, Sampled, rare, false},
+	{[]string{"cuModuleGetFunction"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, rare, optional},
+	{[]string{"cuModuleGetFunction"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, rare, optional},
+	{[]string{"cuLibraryGetKernel"}, attach.Return, bpf.ProgCUDANameEnd, Sampled, rare, optional}, // since 12.0, as the next
+	{[]string{"cuLibraryGetKernel"}, attach.Entry, bpf.ProgCUDANameBegin, Sampled, rare, optional},
+	{[]string{kernelFunction}, attach.Return, bpf.ProgCUDAAliasEnd, Sampled, rare, optional},
+	{[]string{kernelFunction}, attach.Entry, bpf.ProgCUDAAliasBegin, Sampled, rare, optional},
 
-	{[]string{"cuLaunchKernel", "cuLaunchKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunch, All, bpf.CUDAHitLaunch, true},
-	{[]string{"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"}, attach.Entry, bpf.ProgCUDALaunchEx, All, bpf.CUDAHitLaunchEx, false}, // since 11.8
-	{[]string{"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunchCoop, All, bpf.CUDAHitLaunchCoop, true},
-	{[]string{"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyIn, All, bpf.CUDAHitCopy, true},
-	{[]string{"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyOut, All, bpf.CUDAHitCopy, true},
-	{[]string{"cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyDevice, All, bpf.CUDAHitCopy, true},
-	{[]string{"cuMemcpyAsync", "cuMemcpyAsync_ptsz"}, attach.Entry, bpf.ProgCUDACopyOther, All, bpf.CUDAHitCopy, true},
+	// What a graph's functions are is counted when it is captured. What may change them
+	// makes them unknown; handles are used again.
+	{[]string{"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}, attach.Entry, bpf.ProgCUDACaptureInto, Sampled, rare, present}, // since 12.3
+	{[]string{"cuGraphClone"}, attach.Return, bpf.ProgCUDAInstantiated, Sampled, rare, present},
+	{[]string{"cuGraphClone"}, attach.Entry, bpf.ProgCUDAInstantiate, Sampled, rare, present},
+	{[]string{"cuGraphInstantiate", "cuGraphInstantiate_v2"}, attach.Return, bpf.ProgCUDAInstantiated, Sampled, rare, present}, // of programs built before 12.0
+	{[]string{"cuGraphInstantiate", "cuGraphInstantiate_v2"}, attach.Entry, bpf.ProgCUDAInstantiate, Sampled, rare, present},
+	{[]string{"cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", "cuGraphAddNode", "cuGraphAddNode_v2", "cuGraphAddChildGraphNode"}, attach.Entry, bpf.ProgCUDAGraphEdited, Sampled, rare, present},
+	{[]string{"cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams_v2", "cuGraphNodeSetParams", "cuGraphChildGraphNodeGetGraph", "cuGraphDestroyNode"}, attach.Entry, bpf.ProgCUDANodeEdited, Sampled, rare, present},
+	{[]string{"cuGraphNodeSetEnabled"}, attach.Entry, bpf.ProgCUDAExecEdited, Sampled, rare, present},
+	{[]string{"cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecNodeSetParams", "cuGraphExecChildGraphNodeSetParams", "cuGraphExecUpdate", "cuGraphExecUpdate_v2"}, attach.Entry, bpf.ProgCUDAExecChanged, Sampled, rare, present},
+	{[]string{"cuGraphDestroy", "cuGraphExecDestroy"}, attach.Entry, bpf.ProgCUDAGraphGone, Sampled, rare, present},
+
+	{[]string{"cuLaunchKernel", "cuLaunchKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunch, All, bpf.CUDAHitLaunch, required},
+	{[]string{"cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"}, attach.Entry, bpf.ProgCUDALaunchEx, All, bpf.CUDAHitLaunchEx, optional}, // since 11.8
+	{[]string{"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz"}, attach.Entry, bpf.ProgCUDALaunchCoop, All, bpf.CUDAHitLaunchCoop, required},
+	{[]string{"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyIn, All, bpf.CUDAHitCopy, required},
+	{[]string{"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyOut, All, bpf.CUDAHitCopy, required},
+	{[]string{"cuMemcpyDtoDAsync_v2", "cuMemcpyDtoDAsync_v2_ptsz"}, attach.Entry, bpf.ProgCUDACopyDevice, All, bpf.CUDAHitCopy, required},
+	{[]string{"cuMemcpyAsync", "cuMemcpyAsync_ptsz"}, attach.Entry, bpf.ProgCUDACopyOther, All, bpf.CUDAHitCopy, required},
 	// By this streams join a capture, in which launches are nodes; without launches nothing
 	// is counted there.
-	{[]string{"cuStreamWaitEvent", "cuStreamWaitEvent_ptsz"}, attach.Entry, bpf.ProgCUDAWaitEvent, All, bpf.CUDAHitWaitEvent, true},
+	{[]string{"cuStreamWaitEvent", "cuStreamWaitEvent_ptsz"}, attach.Entry, bpf.ProgCUDAWaitEvent, All, bpf.CUDAHitWaitEvent, required},
 }
 
 // kernelFunction makes a function that can be launched of a kernel, whose name it has.
@@ -149,10 +170,18 @@ var pairs = [bpf.CUDAPairs]pair{
 // captures are the runtime's functions that make graphs. They are probed beside those of
 // the driver once one of the runtime's does not reach it: seen twice they do no harm.
 var captures = []probe{
-	{[]string{"cudaStreamBeginCapture", "cudaStreamBeginCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, rare, false},
-	{[]string{"cudaStreamEndCapture", "cudaStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, rare, false},
-	{[]string{"cudaStreamEndCapture", "cudaStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, rare, false},
-	{[]string{"cudaGraphInstantiate", "cudaGraphInstantiateWithFlags"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, false},
-	{[]string{"cudaGraphInstantiate", "cudaGraphInstantiateWithFlags"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, false},
-	{[]string{"cudaStreamWaitEvent", "cudaStreamWaitEvent_ptsz"}, attach.Entry, bpf.ProgCUDAWaitEvent, All, bpf.CUDAHitWaitEvent, false},
+	{[]string{"cudaStreamBeginCapture", "cudaStreamBeginCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureBegin, Graph, rare, optional},
+	{[]string{"cudaStreamEndCapture", "cudaStreamEndCapture_ptsz"}, attach.Return, bpf.ProgCUDACaptureEnded, Graph, rare, optional},
+	{[]string{"cudaStreamEndCapture", "cudaStreamEndCapture_ptsz"}, attach.Entry, bpf.ProgCUDACaptureEnd, Graph, rare, optional},
+	{[]string{"cudaGraphInstantiate", "cudaGraphInstantiateWithFlags"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, optional},
+	{[]string{"cudaGraphInstantiate", "cudaGraphInstantiateWithFlags"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, optional},
+	{[]string{"cudaStreamBeginCaptureToGraph", "cudaStreamBeginCaptureToGraph_ptsz"}, attach.Entry, bpf.ProgCUDACaptureInto, Graph, rare, optional},
+	{[]string{"cudaGraphInstantiateWithParams", "cudaGraphInstantiateWithParams_ptsz", "cudaGraphClone"}, attach.Return, bpf.ProgCUDAInstantiated, Graph, rare, optional},
+	{[]string{"cudaGraphInstantiateWithParams", "cudaGraphInstantiateWithParams_ptsz", "cudaGraphClone"}, attach.Entry, bpf.ProgCUDAInstantiate, Graph, rare, optional},
+	{[]string{"cudaGraphAddKernelNode", "cudaGraphAddNode", "cudaGraphAddNode_v2", "cudaGraphAddChildGraphNode"}, attach.Entry, bpf.ProgCUDAGraphEdited, Graph, rare, optional},
+	{[]string{"cudaGraphKernelNodeSetParams", "cudaGraphNodeSetParams", "cudaGraphChildGraphNodeGetGraph", "cudaGraphDestroyNode"}, attach.Entry, bpf.ProgCUDANodeEdited, Graph, rare, optional},
+	{[]string{"cudaGraphNodeSetEnabled"}, attach.Entry, bpf.ProgCUDAExecEdited, Graph, rare, optional},
+	{[]string{"cudaGraphExecKernelNodeSetParams", "cudaGraphExecNodeSetParams", "cudaGraphExecChildGraphNodeSetParams", "cudaGraphExecUpdate"}, attach.Entry, bpf.ProgCUDAExecChanged, Graph, rare, optional},
+	{[]string{"cudaGraphDestroy", "cudaGraphExecDestroy"}, attach.Entry, bpf.ProgCUDAGraphGone, Graph, rare, optional},
+	{[]string{"cudaStreamWaitEvent", "cudaStreamWaitEvent_ptsz"}, attach.Entry, bpf.ProgCUDAWaitEvent, All, bpf.CUDAHitWaitEvent, optional},
 }

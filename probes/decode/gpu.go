@@ -57,11 +57,12 @@ func (d *Decoder) gpuNote(r *event.Record, emit func(signal.Signal)) bool {
 		}
 		var n note.GPUKernels
 		if n, err = note.Get[note.GPUKernels](r); err == nil {
-			s := signal.GPUKernels{At: at, Engine: e.id, PID: r.PID, Beyond: launches(n.Beyond), Unnoted: launches(n.Unnoted)}
+			s := signal.GPUKernels{At: at, Engine: e.id, PID: r.PID, Beyond: launches(n.Beyond), Unnoted: launches(n.Unnoted),
+				Graphs: launches(n.Graphs), GraphsUnseen: launches(n.GraphsUnseen), GraphsChanged: launches(n.GraphsChanged), GraphsBeyond: launches(n.GraphsBeyond)}
 			for i := range n.Kernels {
 				k := &n.Kernels[i]
 				s.Kernels = append(s.Kernels, signal.GPUKernel{
-					Handle: k.Handle, Runtime: k.Runtime, Launches: launches(k.Launches), Symbol: k.Name, Name: demangled(k.Name), By: k.By,
+					Handle: k.Handle, Runtime: k.Runtime, Launches: launches(k.Launches), InGraphs: launches(k.InGraphs), Symbol: k.Name, Name: demangled(k.Name), By: k.By,
 				})
 			}
 			emit(&s)

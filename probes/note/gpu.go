@@ -101,13 +101,21 @@ type GPUKernels struct {
 	// many; Unnoted names that the driver gave out and that were not noted. Both in all.
 	Beyond  uint64 `json:"beyond,omitempty"`
 	Unnoted uint64 `json:"unnoted,omitempty"`
+	// Graphs are launches of graphs whose functions are known, while launches were counted,
+	// in all. The others: of graphs that were not seen being made, that were made or changed
+	// node by node, and for which there was no room.
+	Graphs        uint64 `json:"graphs,omitempty"`
+	GraphsUnseen  uint64 `json:"g_unseen,omitempty"`
+	GraphsChanged uint64 `json:"g_changed,omitempty"`
+	GraphsBeyond  uint64 `json:"g_beyond,omitempty"`
 }
 
-// GPUKernel is a function that was launched, but for nodes of graphs.
+// GPUKernel is a function that was launched.
 type GPUKernel struct {
 	Handle   uint64 `json:"h"`            // the driver's
 	Runtime  bool   `json:"rt,omitempty"` // it is the runtime's: launches were counted there
-	Launches uint64 `json:"n"`            // in all
+	Launches uint64 `json:"n"`            // in all, but for nodes of graphs
+	InGraphs uint64 `json:"g,omitempty"`  // as nodes of graphs, in all
 	// Name is that of the driver, mangled, when it is first known or another than before;
 	// By is how.
 	Name string `json:"name,omitempty"`
@@ -115,11 +123,18 @@ type GPUKernel struct {
 }
 
 // PutGPUKernels makes the records of functions that a process launched, as many as are
-// needed.
+// needed, and one if there are none.
 func PutGPUKernels(pid uint32, at uint64, k GPUKernels) ([]*event.Record, error) {
-	return putParts(KindGPUKernels, pid, at, k.Kernels, func(part []GPUKernel, _ bool) any {
-		return GPUKernels{Kernels: part, Beyond: k.Beyond, Unnoted: k.Unnoted}
-	})
+	of := func(part []GPUKernel, _ bool) any {
+		n := k
+		n.Kernels = part
+		return n
+	}
+	if len(k.Kernels) == 0 {
+		r, err := Put(KindGPUKernels, pid, at, of([]GPUKernel{}, false))
+		return []*event.Record{r}, err
+	}
+	return putParts(KindGPUKernels, pid, at, k.Kernels, of)
 }
 
 // PutGPUSamples makes the records of the samples of one moment, as many as are needed.

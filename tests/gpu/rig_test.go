@@ -29,6 +29,7 @@ type operation struct {
 	Start  int64
 	End    int64
 	Stream string
+	Exec   string `json:"graph_exec"`
 }
 
 const loops = 20

@@ -82,6 +82,7 @@ struct op {
 	uint64_t seq;   /* in its stream, from 1 */
 	uint64_t call;  /* number of the call that made it */
 	uint64_t graph; /* of a graph's node: number of the call that launched the graph, else 0 */
+	bool off;       /* of a graph's node: it is not run */
 	uint64_t enqueued;
 	int tid;
 	const char *name;
@@ -173,10 +174,12 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
 	struct op *ops;
+	CUgraphNode *nodes; /* what they were made of */
 	size_t n;
 };
 
 CUgraph new_graph(void);
+CUresult instantiate(CUgraphExec *exec, CUgraph g);
 CUgraphNode add_node(CUgraph g, const struct op *o, CUgraphNodeType type);
 
 /* memory.c */

@@ -1,9 +1,14 @@
-/* Graphs: captured from streams or built node by node; their nodes run in the order in which they came. */
+/* Graphs: captured from streams; their nodes run in the order in which they came. */
 #include "driver.h"
+
+/* Of a graph that was destroyed: handles are used again, as those of the driver are. */
+static CUgraph spare;
 
 CUgraph new_graph(void)
 {
-	return calloc(1, sizeof(struct CUgraph_st));
+	CUgraph g = __sync_lock_test_and_set(&spare, NULL);
+
+	return g ? g : calloc(1, sizeof(struct CUgraph_st));
 }
 
 CUgraphNode add_node(CUgraph g, const struct op *o, CUgraphNodeType type)
@@ -85,6 +90,16 @@ API CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, CUstreamCaptureMode mode)
 	return begin_capture(PER_THREAD(s));
 }
 
+API CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *on,
+					 const CUgraphEdgeData *edges, size_t n, CUstreamCaptureMode mode)
+{
+	CUresult e = begin_capture(s);
+
+	if (!e)
+		resolve_stream(s)->capture = g;
+	return e;
+}
+
 API CUresult cuStreamEndCapture(CUstream s, CUgraph *g)
 {
 	return end_capture(s, g);
@@ -161,121 +176,27 @@ API CUresult cuGraphCreate(CUgraph *g, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
+/* Nodes are kept: what was instantiated refers to them. */
 API CUresult cuGraphDestroy(CUgraph g)
 {
-	return CUDA_SUCCESS; /* kept: graphs are few, and children may refer to it */
-}
-
-API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph g, const CUgraphNode *on, size_t n,
-				     const CUDA_KERNEL_NODE_PARAMS *p)
-{
-	const struct function *f = p->func ? (void *)p->func : (void *)p->kern;
-	const char *name = f ? f->name : "?";
-	struct op o = {
-		.kind = OP_KERNEL,
-		.name = name,
-		.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
-		.block = {p->blockDimX, p->blockDimY, p->blockDimZ},
-		.ns = kernel_ns(name),
-	};
-
-	*node = add_node(g, &o, CU_GRAPH_NODE_TYPE_KERNEL);
+	*g = (struct CUgraph_st){.n = 0};
+	spare = g;
 	return CUDA_SUCCESS;
 }
 
-API CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph g, const CUgraphNode *on, size_t n)
-{
-	*node = add_node(g, NULL, CU_GRAPH_NODE_TYPE_EMPTY);
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph g, const CUgraphNode *on, size_t n,
-				const CUDA_HOST_NODE_PARAMS *p)
-{
-	struct op o = {.kind = OP_HOST, .host = p->fn, .arg = p->userData};
-
-	*node = add_node(g, &o, CU_GRAPH_NODE_TYPE_HOST);
-	return CUDA_SUCCESS;
-}
-
-static size_t at_least_1(size_t n)
-{
-	return n ? n : 1;
-}
-
-/* Pitches are not looked at: the copy is one piece. */
-API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph g, const CUgraphNode *on, size_t n,
-				  const CUDA_MEMCPY3D *p, CUcontext c)
-{
-	struct op o = {
-		.kind = OP_COPY,
-		.name = "graph_memcpy",
-		.dst = p->dstMemoryType == CU_MEMORYTYPE_HOST ? p->dstHost : PTR(p->dstDevice),
-		.src = p->srcMemoryType == CU_MEMORYTYPE_HOST ? p->srcHost : PTR(p->srcDevice),
-		.bytes = p->WidthInBytes * at_least_1(p->Height) * at_least_1(p->Depth),
-	};
-
-	*node = add_node(g, &o, CU_GRAPH_NODE_TYPE_MEMCPY);
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph g, const CUgraphNode *on, size_t n,
-				  const CUDA_MEMSET_NODE_PARAMS *p, CUcontext c)
-{
-	struct op o = {
-		.kind = OP_SET,
-		.dst = PTR(p->dst),
-		.value = p->value,
-		.width = p->elementSize,
-		.bytes = p->width * at_least_1(p->height) * p->elementSize,
-	};
-
-	*node = add_node(g, &o, CU_GRAPH_NODE_TYPE_MEMSET);
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphAddDependencies(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t n)
-{
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphAddDependencies_v2(CUgraph g, const CUgraphNode *from, const CUgraphNode *to,
-				       const CUgraphEdgeData *edges, size_t n)
-{
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *nodes, size_t *n)
-{
-	if (nodes)
-		memcpy(nodes, g->nodes, sizeof *nodes * (*n < g->n ? *n : g->n));
-	*n = g->n;
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphGetRootNodes(CUgraph g, CUgraphNode *nodes, size_t *n)
-{
-	if (nodes && g->n)
-		nodes[0] = g->nodes[0];
-	*n = g->n ? 1 : 0;
-	return CUDA_SUCCESS;
-}
-
-API CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
-{
-	*type = node->type;
-	return CUDA_SUCCESS;
-}
-
-static CUresult instantiate(CUgraphExec *exec, CUgraph g)
+CUresult instantiate(CUgraphExec *exec, CUgraph g)
 {
 	CUgraphExec made = calloc(1, sizeof *made);
 	size_t i;
 
 	made->ops = calloc(g->n + 1, sizeof *made->ops);
-	for (i = 0; i < g->n; i++)
-		if (g->nodes[i]->op.kind) /* empty nodes have none */
-			made->ops[made->n++] = g->nodes[i]->op;
+	made->nodes = calloc(g->n + 1, sizeof *made->nodes);
+	for (i = 0; i < g->n; i++) {
+		if (!g->nodes[i]->op.kind)
+			continue; /* empty nodes have none */
+		made->nodes[made->n] = g->nodes[i];
+		made->ops[made->n++] = g->nodes[i]->op;
+	}
 	*exec = made;
 	trace("cuGraphInstantiate nodes=%zu -> %p", g->n, (void *)made);
 	return CUDA_SUCCESS;

@@ -127,6 +127,8 @@ static void run_graph(CUstream s, struct op *o, uint64_t start)
 	for (i = 0; i < o->exec->n; i++) {
 		struct op node = o->exec->ops[i];
 
+		if (node.off)
+			continue;
 		if (node.kind == OP_RECORD || node.kind == OP_WAIT)
 			node.until = o->untils[i];
 		node.call = node.graph = o->call;
