@@ -30,7 +30,8 @@ import (
 
 // TestGPUKernels compares what a recording has of the kernels that an engine launched,
 // between two points at which it is idle, with the log of the GPU: by name, from a tracer
-// that was there when the engine started, and from one that came later.
+// that was there when the engine started, and from one that came later. Of graphs only the
+// first one can know what is in them.
 func TestGPUKernels(t *testing.T) {
 	needGPU(t)
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
@@ -160,6 +161,7 @@ func (e *engine) kernels(t *testing.T, when, log string, r *recorder) {
 	at := kernelsAt(t, r.file, begun, middle, end)
 	f := faults{t: t}
 	defer f.end("kernels, attached " + when)
+	checkGraphKernels(&f, when, at, ops, middleWall, endWall)
 	// While names are found the counts of all kernels together are compared: a name that
 	// comes late is of launches before the first point, too.
 	first, then := logged(ops, begunWall, middleWall), logged(ops, middleWall, endWall)
@@ -173,7 +175,7 @@ func (e *engine) kernels(t *testing.T, when, log string, r *recorder) {
 	for _, k := range at[1].Kernels {
 		got[k.Symbol] -= k.Launches
 	}
-	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 })
+	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 }) // those in graphs alone, too
 	if n, want := at[2].Launches-at[1].Launches, sum(then); n != want {
 		f.add("%d launches with names, the log has %d", n, want)
 	}
@@ -218,6 +220,44 @@ func (e *engine) kernels(t *testing.T, when, log string, r *recorder) {
 	t.Logf("attached %s: names by %v; %.3f traps per launch when they are known, and %d where the driver is asked for names", when, by, float64(traps)/float64(n), asked)
 	if traps != n {
 		f.add("%d traps at %d launches", traps, n)
+	}
+}
+
+// checkGraphKernels compares what graphs launched between the second and the third point: of
+// an engine whose graphs were seen being made by name and count, of others that it is said.
+func checkGraphKernels(f *faults, when string, at []correlate.EngineKernels, ops []gpuOp, from, to int64) {
+	want, got := map[string]int64{}, map[string]int64{}
+	var graphs int64
+	for _, o := range ops {
+		switch {
+		case o.Enq < from || o.Enq >= to:
+		case o.Op == "graph":
+			graphs++
+		case o.Op == "kernel" && o.Graph != 0:
+			want[o.Name]++
+		}
+	}
+	for _, k := range at[2].Kernels {
+		got[k.Symbol] += k.InGraphs
+	}
+	for _, k := range at[1].Kernels {
+		got[k.Symbol] -= k.InGraphs
+	}
+	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 })
+	known, unseen := at[2].Graphs-at[1].Graphs, at[2].GraphsUnseen-at[1].GraphsUnseen
+	f.t.Logf("attached %s: %d launches of graphs, %d of them known by what they launch: %d of %d kernels", when, graphs, known, sum(got), len(got))
+	if at[2].GraphsChanged+at[2].GraphsBeyond != 0 || known+unseen != graphs {
+		f.add("%d launches of graphs with names, %d without, %d changed, %d beyond; the log has %d", known, unseen, at[2].GraphsChanged, at[2].GraphsBeyond, graphs)
+	}
+	if when == "late" {
+		// They are made when the engine starts.
+		if known != 0 || len(got) != 0 {
+			f.add("graphs that were made before are known: %v", got)
+		}
+		return
+	}
+	if unseen != 0 || !maps.Equal(got, want) {
+		f.add("in graphs %v were launched, the log has %v; %d launches of graphs are not known", got, want, unseen)
 	}
 }
 
