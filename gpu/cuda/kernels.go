@@ -52,7 +52,8 @@ type functions struct {
 type Names func(handles []uint64) map[uint64]string
 
 // Kernels returns what was launched so far, or up to a moment not longer than age ago, with
-// what names can be had, here or by others. Where a handle has none, it sees to it that from now on, while launches are counted, the runtime's launches
+// what names can be had, here or by others; nodes of graphs are up to now. Where a handle has
+// none, it sees to it that from now on, while launches are counted, the runtime's launches
 // are looked at too, at two traps each, until it is known which of them lead there, or
 // that none does. To be called about once a second, by one goroutine, and before Close.
 func (a *Probes) Kernels(others Names, age time.Duration) (Kernels, error) {
@@ -99,7 +100,7 @@ func (a *Probes) Kernels(others Names, age time.Duration) (Kernels, error) {
 		k.Kernels = append(k.Kernels, one)
 		delete(inGraphs, node{x.Handle, x.Runtime})
 	}
-	// Of these there was no room among the functions.
+	// These were not among the functions when they were seen, or there is no room.
 	for x, n := range inGraphs {
 		one := Kernel{Handle: x.handle, Runtime: x.runtime, InGraphs: n}
 		if one.Name, one.By = f.names.name(x.handle); !usable(one.Name) {

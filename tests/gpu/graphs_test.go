@@ -53,7 +53,7 @@ func TestGraphNames(t *testing.T) {
 		if s := app.Do(""); s != "done" {
 			t.Fatalf("graphs says %q", s)
 		}
-		k, err := p.Kernels(nil)
+		k, err := p.Kernels(nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestGraphNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	app.Do("")
-	k, err := p.Kernels(nil)
+	k, err := p.Kernels(nil, 0)
 	if err != nil || k.Graphs != last.Graphs || k.Uncounted != last.Uncounted {
 		t.Errorf("launches of graphs are counted where those of kernels are not: %+v, %v", k, err)
 	}
@@ -116,7 +116,7 @@ func TestGraphNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	app.Do("")
-	again, err := p.Kernels(nil)
+	again, err := p.Kernels(nil, 0)
 	if err != nil || again.Graphs-last.Graphs != times*uint64(len(graphs)-len(unnamed)) {
 		t.Errorf("%d launches of graphs when launches are counted again, %d before; %v", again.Graphs, last.Graphs, err)
 	}
