@@ -20,8 +20,9 @@ struct cuda_process {
 	__u64 paired;  /* the runtime's launches that were looked at for their functions */
 	__u64 beyond;  /* launches that are not counted by function: there are too many */
 	__u64 unnoted; /* names that were not noted: there were too many at once */
-	__u64 unnamed[GPU_UNNAMED]; /* launches of graphs, while launches are counted, whose functions are not known */
-	__u64 edited; /* when a node was last changed of which the graph is not told */
+	__u64 unnamed
+		[GPU_UNNAMED]; /* launches of graphs, while launches are counted, whose functions are not known */
+	__u64 edited;          /* when a node was last changed of which the graph is not told */
 };
 
 /* Key: tgid in the agent's PID namespace. One entry per process that uses a GPU. */
