@@ -37,7 +37,7 @@ func (w *watching) govern() {
 		if s.Attached && (!w.probes[n].Busy || p.opt.DetokenizeSample > 0) || w.sources.off(n) {
 			probes = append(probes, governor.Probe{
 				N: n, Number: s.Probe, Detail: w.probes[n].Detail, PerTurn: w.probes[n].PerTurn,
-				Stepped: s.Stepped, Shared: s.Shared, Out: !s.Attached,
+				Stepped: s.Stepped, Shared: s.Shared, Out: !s.Attached, Levels: w.probes[n].Levels(),
 			})
 		}
 	}
@@ -59,14 +59,16 @@ func (w *watching) waiting(name, file string) bool {
 }
 
 // tick looks at what the probes cost and tells of those that were taken out or put
-// back. It is to be called about once a second.
+// back, or look at less or more. It is to be called about once a second.
 func (w *watching) tick(ctx context.Context) {
 	if w.governor == nil {
 		return
 	}
 	_, changes, _ := w.governor.Tick(int64(bpf.Monotonic()))
 	for _, c := range changes {
-		w.sources.change(c, w.interp, w.governor.Told)
+		if !c.Moved {
+			w.sources.change(c, w.interp, w.governor.Told)
+		}
 	}
 	if len(changes) > 0 {
 		w.report(ctx)

@@ -39,7 +39,11 @@ func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.In
 			w.probes[i] = s
 		}
 		for _, x := range s.Watches {
-			specs[i].Watches = append(specs[i].Watches, attach.Watch{Caller: x.Caller, Plans: x.Plans})
+			spec := attach.Watch{Caller: x.Caller, Plans: x.Plans}
+			for _, l := range x.Lighter {
+				spec.Lighter = append(spec.Lighter, l.Plans)
+			}
+			specs[i].Watches = append(specs[i].Watches, spec)
 		}
 	}
 	var err error
@@ -95,8 +99,12 @@ func (w *watching) report(ctx context.Context) {
 				}
 				for _, pl := range x.Plans {
 					if pl.Plan != 0 {
-						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped}
+						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped, Level: x.Level}
 					}
+				}
+				if s.Attached && x.Level > 0 {
+					n.Less = append(n.Less, w.probes[i].Watches[k].Lighter[x.Level-1].Lacks)
+					n.Why = s.Less
 				}
 			}
 			if mine && w.probes[i].Source != "" {

@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ type detail struct {
 	source   string      // of several, the one that is used
 	changes  [2]uint64   // to inactive, to active
 	inactive map[uint32]string
+	less     map[uint32][]lesser    // what was left out in a process, the latest last
 	first    map[uint32]signal.Mono // when it was first active in a process
 }
 
@@ -45,7 +47,7 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 		if len(e.details) >= maxDetails {
 			return
 		}
-		e.details = append(e.details, detail{name: s.Probe, inactive: map[uint32]string{}, first: map[uint32]signal.Mono{}})
+		e.details = append(e.details, detail{name: s.Probe, inactive: map[uint32]string{}, first: map[uint32]signal.Mono{}, less: map[uint32][]lesser{}})
 		d = &e.details[len(e.details)-1]
 	}
 	other := s.Active && d.was && d.source != s.Source
@@ -62,6 +64,7 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 			d.inactive[s.PID] = s.Reason
 		}
 	}
+	c.lighter(d, s)
 	// What is missing in one process is missing in values of the engine.
 	active := len(d.inactive) == 0
 	switch {
@@ -117,6 +120,7 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 
 // exited: a process is gone, and lacks nothing any more.
 func (d *detail) exited(pid uint32, at signal.Mono) {
+	d.lighten(pid, nil, "", at)
 	if _, out := d.inactive[pid]; !out {
 		return
 	}
@@ -221,7 +225,7 @@ func (d *detail) late(r *request) bool {
 
 // missing names the attributes that are not there since a detail was not seen.
 func (v *view) missing(detail string, has func(string) bool, names ...string) {
-	why := v.r.lostDetail(detail)
+	why := cmp.Or(v.r.lostDetail(detail), v.r.lessOf(detail))
 	for _, n := range names {
 		if why != "" && !has(n) {
 			v.unavailable = append(v.unavailable, fmt.Sprintf("%s: %s", n, why))

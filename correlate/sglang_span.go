@@ -287,7 +287,7 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	silent := t.kind == threadScheduler && t.complete == 0 && b.v.outcome == OutcomeCompleted
 	forward := slices.ContainsFunc(t.stages, func(s stage) bool { return s.def.opens })
 	loops := (t.unseen || silent && open) && r.level >= stageDefs[semconv.NameDecodeLoop].level
-	unkept := t.notKept(r.level)
+	unkept := append(t.notKept(r.level), b.lessStages(t)...)
 	if r.lostDetail(probes) != "" || loops || unkept != nil || silent && len(t.stages) > 0 && !forward {
 		partial.add(PartialStages)
 	}

@@ -103,6 +103,10 @@ type ProbeChange struct {
 	// does not tell.
 	Source string
 	Lacks  string
+	// Less is what is left out for a while since it costs too much: names of stages or
+	// attributes, or in words; Why is the reason.
+	Less []string
+	Why  string
 }
 
 func (*EngineConfig) isSignal()  {}

@@ -16,7 +16,6 @@ import (
 	"inferspan/bpf/event/capture"
 	"inferspan/probes/procfs"
 	"inferspan/probes/python"
-	"inferspan/probes/python/plan"
 	"inferspan/probes/target"
 )
 
@@ -65,10 +64,9 @@ type pythonProbe struct {
 func (p *pythonProbe) returns() []uint64 { return p.at[:max(len(p.at)-1, 0)] }
 
 type watched struct {
-	spec     Watch
-	code     *python.Code
-	programs []*plan.Program
-	ids      []uint32
+	spec Watch
+	code *python.Code
+	loaded
 }
 
 // AttachInterpreter puts probes on C functions that Python code of p calls. A probe,
@@ -242,21 +240,8 @@ func (i *Interpreter) watch(p *pythonProbe, n int) {
 			return
 		}
 	}
-	for _, pl := range w.spec.Plans {
-		ps := PlanStatus{Name: pl.Name, Function: pl.Function().String()}
-		prog, err := pl.Compile(i.in)
-		if err == nil {
-			ps.Plan, err = i.tracer.AddPlan(&prog.Plan)
-		}
-		if err != nil {
-			ps.Reason = err.Error()
-		} else {
-			ps.Slots, ps.Dropped = prog.Slots, prog.Dropped
-			w.programs = append(w.programs, prog)
-			w.ids = append(w.ids, ps.Plan)
-		}
-		s.Plans = append(s.Plans, ps)
-	}
+	l := i.load(&w.spec, p.status.Level)
+	s.Plans, s.Level, w.loaded = l.status, l.level, l
 	if len(w.ids) == 0 {
 		s.Reason = "none of its plans can be used"
 		return
@@ -277,7 +262,7 @@ func (i *Interpreter) unwatch(p *pythonProbe, n int) {
 	for _, id := range w.ids {
 		i.tracer.RemovePlan(id)
 	}
-	w.code, w.ids, w.programs = nil, nil, nil
+	w.code, w.loaded = nil, loaded{}
 }
 
 // Report tells of each probe.

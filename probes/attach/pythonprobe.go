@@ -40,6 +40,17 @@ func (p PythonProbe) String() string {
 type Watch struct {
 	Caller plan.Function
 	Plans  []*plan.Plan
+	// Lighter are plans to use instead where these cost too much, each lighter than the one
+	// before, see Interpreter.Lighten.
+	Lighter [][]*plan.Plan
+}
+
+// at returns the plans of a level, which may be lighter than there is.
+func (w *Watch) at(level int) (plans []*plan.Plan, of int) {
+	if of = min(level, len(w.Lighter)); of > 0 {
+		return w.Lighter[of-1], of
+	}
+	return w.Plans, 0
 }
 
 // PythonStatus tells of one probe on an interpreter.
@@ -57,6 +68,9 @@ type PythonStatus struct {
 	// every return. Shared: the trap at the entry is that of another probe.
 	Stepped bool `json:"stepped,omitempty"`
 	Shared  bool `json:"shared,omitempty"`
+	// Level is 0 if all is looked at, else how much less; Less is the reason that was given.
+	Level int    `json:"level,omitempty"`
+	Less  string `json:"less,omitempty"`
 	// Overhead is what measuring adds to each duration of a timed probe.
 	Overhead time.Duration `json:"overhead,omitempty"`
 	// Watches are in the order of PythonProbe.
@@ -68,6 +82,7 @@ type WatchStatus struct {
 	Caller string       `json:"caller"`
 	Code   uint64       `json:"code"`             // address of its code object, 0 if not found
 	Reason string       `json:"reason,omitempty"` // why it is not watched
+	Level  int          `json:"level,omitempty"`  // which of the lighter plans these are, 0: all
 	Plans  []PlanStatus `json:"plans,omitempty"`
 }
 

@@ -191,7 +191,7 @@ func (d *Decoder) note(r *event.Record, emit func(signal.Signal)) {
 			d.badNotes++
 			return
 		}
-		emit(&signal.ProbeChange{At: signal.Mono(r.Time), Engine: e.id, PID: r.PID, Probe: p.Detail, Active: p.Active, Reason: p.Reason, Source: p.Source, Lacks: p.Lacks})
+		emit(&signal.ProbeChange{At: signal.Mono(r.Time), Engine: e.id, PID: r.PID, Probe: p.Detail, Active: p.Active, Reason: p.Reason, Source: p.Source, Lacks: p.Lacks, Less: p.Less, Why: p.Why})
 	}
 	if e.msg != nil {
 		e.msg.Note(r, emit)

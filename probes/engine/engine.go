@@ -91,4 +91,21 @@ type Watch struct {
 	Detail string // "" is that of the probe
 	Caller plan.Function
 	Plans  []*plan.Plan
+	// Lighter is what to look at instead where that costs too much, each lighter than the
+	// one before.
+	Lighter []Lighter
+}
+
+// Lighter is plans that look at less.
+type Lighter struct {
+	Plans []*plan.Plan
+	Lacks string // what they do not show: names of stages or attributes, or in words
+}
+
+// Levels is how many lighter things there are to look at.
+func (p *Probe) Levels() (n int) {
+	for i := range p.Watches {
+		n = max(n, len(p.Watches[i].Lighter))
+	}
+	return n
 }

@@ -144,6 +144,10 @@ type Probe struct {
 	// and Lacks what it does not tell.
 	Source string `json:"source,omitempty"`
 	Lacks  string `json:"lacks,omitempty"`
+	// Less is what is left out for a while since it costs too much, as lists of names or in
+	// words, and Why is the reason.
+	Less []string `json:"less,omitempty"`
+	Why  string   `json:"why,omitempty"`
 	// Plans are the capture plans of the detail by the numbers in their records.
 	Plans map[uint32]Plan `json:"plans,omitempty"`
 	// Overhead is what measuring adds to each duration in captures, ns.
@@ -163,6 +167,8 @@ type Plan struct {
 	Name    string            `json:"name"`
 	Slots   []string          `json:"slots"`             // names by number
 	Dropped map[string]string `json:"dropped,omitempty"` // slots that no capture has, with the reason
+	// Level is 0 if it has all there is, else how much lighter it is than that.
+	Level int `json:"level,omitempty"`
 }
 
 // Put makes the record of a note. at is CLOCK_MONOTONIC, ns. The error is that of

@@ -6,8 +6,9 @@
 // happens) cost nothing until the wait ends, and then at most one turn of the
 // loop; they are told apart by their code objects.
 //
-// Over budget the probe that costs most is taken out, with what is lost named, and
-// tried again later, at growing distances. Where it is enough that ladders, which are
+// Over budget the probe that costs most looks at less, where it has something lighter to
+// do and its captures are what costs too much, and else is taken out, with what is lost
+// named. More is tried again later, at growing distances. Where it is enough that ladders, which are
 // for more detail, step down, they do.
 package governor
 
@@ -42,6 +43,7 @@ type Prober interface {
 	Use(n int) (attach.Use, error)
 	Detach(n int, reason string) error
 	Reattach(n int) error
+	Lighten(n, level int, reason string) error
 	CodeName(code uint64) (name, file string, err error)
 }
 
@@ -53,17 +55,24 @@ type Probe struct {
 	// PerTurn is how often a waiting loop calls the function each time round; 0: as
 	// the hits say.
 	PerTurn int
+	// Levels is how many lighter things it has to look at, each lighter than the one
+	// before.
+	Levels int
 	// Stepped and Shared are as in attach.PythonStatus.
 	Stepped, Shared bool
 	// Out: it is not in place and others put it in, see Governor.Told.
 	Out bool
 }
 
-// Change is a probe that was taken out or put back.
+// Change is a probe that was taken out or put back, or that looks at less or more.
 type Change struct {
 	Probe    Probe
 	Attached bool
-	Reason   string // why it was taken out
+	// Moved: it is in place as before, and looks at other things. Level is 0 for all, or
+	// which of the lighter ones.
+	Moved  bool
+	Level  int
+	Reason string // why it was taken out, or looks at less
 }
 
 // Window is what a probe cost in the time between two ticks.
@@ -78,6 +87,7 @@ type Window struct {
 	// Captured is the time in captures. It counts as work: waiting code is not watched.
 	Captured time.Duration
 	Share    float64 // of one core, by the calls that work
+	Looking  float64 // of it, by captures
 	Caller   string  // code that works and calls most, "" if there is none
 }
 
@@ -96,11 +106,12 @@ type Governor struct {
 type state struct {
 	Probe
 	attached bool
-	use      attach.Use // up to the last tick
-	codes    map[uint64]uint64
-	strikes  int
-	retryAt  int64
-	pause    time.Duration
+	lighter
+	use     attach.Use // up to the last tick
+	codes   map[uint64]uint64
+	strikes int
+	retryAt int64
+	pause   time.Duration
 }
 
 type code struct {
@@ -123,6 +134,9 @@ func New(p Prober, b Budget, costs Costs, waiting func(name, file string) bool, 
 func (g *Governor) Told(n int, attached bool) {
 	if s := g.state(n); s != nil {
 		s.attached, s.strikes, s.use, s.retryAt = attached, 0, attach.Use{}, never
+		if attached && s.level > 0 {
+			s.retryAt, s.tryBy = g.last, g.last+int64(maxRetry)
+		}
 	}
 }
 
@@ -155,6 +169,8 @@ func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
 			continue
 		}
 		w.Share = (float64(w.Work)*float64(w.Cost) + float64(w.Captured)) / float64(elapsed)
+		w.Looking = float64(w.Captured) / float64(elapsed)
+		s.learn(w.Share)
 		windows = append(windows, w)
 	}
 	if first {
@@ -165,6 +181,11 @@ func (g *Governor) Tick(at int64) ([]Window, []Change, error) {
 		return windows, changes, err
 	}
 	back, err := g.again(at)
+	if len(changes) == 0 && err == nil {
+		var more []Change
+		more, err = g.more(at, windows)
+		back = append(back, more...)
+	}
 	if err == nil {
 		err = g.climb(at)
 	}
@@ -248,8 +269,8 @@ func (g *Governor) code(addr uint64) code {
 	return c
 }
 
-// judge takes out probes that cost too much, the one that costs most first; ladders step
-// down, before all others where that is enough.
+// judge has probes look at less, or takes them out, that cost too much, the one that costs
+// most first; ladders step down, before all others where that is enough.
 func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 	total := 0.0
 	type item struct {
@@ -290,9 +311,10 @@ func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 		}
 		w := x.window
 		s := g.state(w.Probe.N)
-		reason := ""
+		reason, late := "", false
 		switch turn := time.Duration(w.PerTurn * float64(w.Cost)); {
 		case w.Waiting > 0 && turn > g.budget.Wait:
+			late = true
 			reason = fmt.Sprintf("a loop that waits would wake up to %v late, the budget is %v", turn.Round(100*time.Nanosecond), g.budget.Wait)
 		case total > g.budget.Work && w.Share > 0:
 			reason = fmt.Sprintf("calls by %s cost %.1f %% of a core, the budget is %.1f %%", w.Caller, 100*w.Share, 100*g.budget.Work)
@@ -305,14 +327,15 @@ func (g *Governor) judge(at int64, windows []Window) ([]Change, error) {
 			total -= w.Share // the others are judged as if it were gone
 			continue
 		}
-		if err := g.prober.Detach(s.N, reason); err != nil {
-			return changes, fmt.Errorf("taking the probe for %s out: %w", s.Detail, err)
+		change, err := g.less(s, w, reason, late)
+		if err != nil {
+			return changes, err
 		}
-		s.attached, s.strikes = false, 0
-		s.retryAt = at + int64(s.pause)
+		s.strikes = 0
+		s.retryAt, s.tryBy = at+int64(s.pause), at+int64(maxRetry)
 		s.pause = min(2*s.pause, maxRetry)
 		total -= w.Share
-		changes = append(changes, Change{Probe: s.Probe, Reason: reason})
+		changes = append(changes, change)
 	}
 	return changes, nil
 }
@@ -329,6 +352,9 @@ func (g *Governor) again(at int64) ([]Change, error) {
 			return changes, fmt.Errorf("putting the probe for %s back: %w", s.Detail, err)
 		}
 		s.attached, s.use, s.retryAt = true, attach.Use{}, never
+		if s.level > 0 {
+			s.retryAt, s.tryBy = at+int64(s.pause), at+int64(maxRetry)
+		}
 		changes = append(changes, Change{Probe: s.Probe, Attached: true})
 	}
 	return changes, nil

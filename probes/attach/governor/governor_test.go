@@ -17,6 +17,8 @@ type fake struct {
 	returns  uint64
 	captured time.Duration
 	base     uint64 // hits when the probe was attached
+	level    int
+	heavier  bool // it cannot look at less
 	err      error
 }
 
@@ -38,6 +40,13 @@ func (f *fake) Use(int) (attach.Use, error) {
 func (f *fake) Detach(n int, _ string) error { f.attached[n] = false; return nil }
 func (f *fake) Reattach(n int) error {
 	f.attached[n], f.base, f.captured = true, f.total(), 0
+	return nil
+}
+func (f *fake) Lighten(_, level int, _ string) error {
+	if f.heavier {
+		return errors.New("no room")
+	}
+	f.level = level
 	return nil
 }
 func (f *fake) CodeName(c uint64) (name, file string, err error) {

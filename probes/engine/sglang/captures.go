@@ -65,7 +65,7 @@ func (c *Captures) Plan(number uint32, p note.Plan) {
 		l.place[name] = n
 	}
 	c.layouts[number] = l
-	if l.ended.slot >= 0 {
+	if l.ended.slot >= 0 && p.Level == 0 {
 		launched := !slices.Contains(c.unkept, signal.MarkSchedule)
 		c.unkept = target.SGLangUnstamped(c.role, func(stamp string) bool { _, ok := l.ended.part[stamp]; return ok })
 		if !launched {

@@ -84,18 +84,41 @@ func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Pro
 		if _, err := in.Code(fn.Module, fn.Path...); err != nil {
 			continue
 		}
-		ahead = append(ahead, engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, handing(name, stats), name)}})
+		ahead = append(ahead, lighter(handing(name, stats), func(stats []string) engine.Watch {
+			return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, name)}}
+		}))
 	}
-	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: outputWatches(in, stats, generates)}}
+	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: []engine.Watch{lighter(stats, func(stats []string) engine.Watch { return outputWatch(in, stats, generates) })}}}
 	if len(ahead) > 0 {
 		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
 	}
 	fn := plan.Func(moduleScheduler, "Scheduler.run_batch")
-	each := engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, loop)}}
+	each := lighter(stats, func(stats []string) engine.Watch {
+		return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, loop)}}
+	})
 	return append(probes, engine.Probe{
 		Detail: signal.DetailSteps, Callable: plan.Func("time", "monotonic"), Watches: []engine.Watch{each}, Waiting: busyLoop, PerTurn: 1,
 	})
 }
+
+// lighter gives a watch what to look at instead where its plans cost too much: no rounds of
+// decoding, for which something is read of each request in each step, and then no times of
+// requests at all, but which requests are in a step and when it began.
+func lighter(stats []string, watch func(stats []string) engine.Watch) engine.Watch {
+	w := watch(stats)
+	if len(stats) == 0 {
+		return w
+	}
+	rounds := slices.DeleteFunc(slices.Clone(stats), func(name string) bool { return name == stampNames[stampDecoded] })
+	w.Lighter = []engine.Lighter{
+		{Plans: watch(rounds).Plans, Lacks: stageLoop},
+		{Plans: watch(nil).Plans, Lacks: lacksStages},
+	}
+	return w
+}
+
+// lacksStages stands for all stages in a scheduler.
+const lacksStages = "stages"
 
 // handing leaves out the stamps that no request has in the server that runs a loop: those
 // of sharing the work with another, or of the other's part.
@@ -179,9 +202,13 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	return p
 }
 
-// requests adds the requests of a list: for each its id, some of its stamps, and parts.
+// requests adds the requests of a list: for each its id, some of its stamps, and parts. Of
+// those that are not in the batch ids alone say nothing.
 func requests(r *plan.Ref, slot string, have []string, stamps []timing, parts []string) {
 	paths, names := requestPaths(have, stamps, parts)
+	if len(paths) == 1 && slot != slotEntering && slot != slotDecoding {
+		return
+	}
 	r.EachPath(slot+":"+strings.Join(names, ","), maxItems, maxIDBytes, paths...)
 }
 
@@ -195,8 +222,8 @@ func requestPaths(have []string, stamps []timing, parts []string) (paths, names 
 	return append(paths, parts...), append(names, parts...)
 }
 
-// outputWatches: the requests that end, when their outputs are sent or they are given up.
-func outputWatches(in *python.Interp, stats []string, generates signal.Opt[bool]) []engine.Watch {
+// outputWatch: the requests that end, when their outputs are sent or they are given up.
+func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool]) engine.Watch {
 	var plans []*plan.Plan
 	var from []plan.Function
 	if !generates.OK || generates.V {
@@ -235,7 +262,7 @@ func outputWatches(in *python.Interp, stats []string, generates signal.Opt[bool]
 		}
 		plans = append(plans, p)
 	}
-	return []engine.Watch{{Caller: plan.Func("zmq.sugar.socket", "Socket.send"), Plans: plans}}
+	return engine.Watch{Caller: plan.Func("zmq.sugar.socket", "Socket.send"), Plans: plans}
 }
 
 // FrontProbes returns what to put into a process that runs a tokenizer manager to see

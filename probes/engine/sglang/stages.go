@@ -145,14 +145,21 @@ func (s *stager) stamps(id string, l *life, now moment) {
 	if changed(stampTransferred) {
 		s.first(id, stageTransfer, is[stampTransfer], is[stampTransferred])
 	}
-	results := l.landed(s.upto)
+	// Without the stamp of rounds they are still to be told of.
+	results := 0
+	if now.have[stampDecoded] {
+		results = l.landed(s.upto)
+	}
 	switch {
 	case changed(stampDecoded):
 		s.loop(id, l, &was, known, results)
 	case results > 0 && now.have[stampDecoded] && now.at[stampDecoded] == 0:
 		s.wiped(id, l, results) // it was put back since
 	}
-	if now.have[stampDecoded] || now.have[stampQueued] {
+	switch {
+	case now.none():
+		l.lapsed = true
+	case now.have[stampDecoded] || now.have[stampQueued]:
 		l.lapsed = false
 	}
 	if changed(stampCompleted) {

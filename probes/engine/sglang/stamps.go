@@ -129,6 +129,9 @@ type moment struct {
 	have [stamps]bool
 }
 
+// none: it has no stamp.
+func (m *moment) none() bool { return !slices.Contains(m.have[:], true) }
+
 // list is the slot of a capture that has requests.
 type list struct {
 	slot  int // -1: the plan has none

@@ -106,6 +106,7 @@ type Decoder struct {
 type core struct {
 	id      signal.Core
 	running map[string]*running
+	skips   int // steps whose requests were not seen
 	// Requests that have ended: one may be in a step that was scheduled before.
 	ended, endedBefore map[string]*running
 	clients            map[uint64]int  // front end that a sending socket leads to
@@ -128,6 +129,8 @@ type running struct {
 	promptOK bool
 	done     int64 // tokens computed after its latest step
 	again    int64 // of those, how many have to be computed again
+	skips    int   // of the core when done was known
+	lost     bool  // how many these are is not known
 	// Of cores that are part of a program.
 	begun  bool                 // it was handed over with the time when it began
 	gave   bool                 // outputs

@@ -48,6 +48,24 @@ func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
 			return engine.Probe{}, false // the workers are on other hosts
 		}
 	}
+	missing := lacks
+	if p.connected() {
+		missing = lacksLoads + lacks
+	}
+	return engine.Probe{
+		Detail: signal.DetailSteps,
+		Source: engine.SourceDispatch,
+		Lacks:  missing,
+		ZMQ:    "zmq_msg_send",
+		Watches: []engine.Watch{
+			p.lighter(plan.Func(moduleSocket, "Socket.send"), p.dispatchPlans),
+		},
+	}, true
+}
+
+// dispatchPlans read a step at its dispatch, whole: with its requests, and the other
+// messages to workers.
+func (p *Peeker) dispatchPlans(whole bool) []*plan.Plan {
 	to := plan.New(planDispatch, plan.Func(moduleExecutor, "MultiprocExecutor.execute_model"), depthDispatch)
 	// A long message is several sends, of which the wake-up is the last.
 	to.Frame(plan.Func(moduleQueue, "SpinCondition.notify"), depthNotify).Local("self").Addr(slotNotify.String())
@@ -63,21 +81,11 @@ func (p *Peeker) dispatchProbe() (engine.Probe, bool) {
 	self := to.Frame(plan.Func(moduleCore, step), depthCore).Local("self").Attr("scheduler")
 	p.state(self)
 	p.inFlight(to, depthCore)
-	p.composition(out)
-	p.batch(out)
-	missing := lacks
-	if p.connected() {
-		missing = lacksLoads + lacks
+	p.composition(out, whole)
+	if whole {
+		p.batch(out)
 	}
-	return engine.Probe{
-		Detail: signal.DetailSteps,
-		Source: engine.SourceDispatch,
-		Lacks:  missing,
-		ZMQ:    "zmq_msg_send",
-		Watches: []engine.Watch{
-			{Caller: plan.Func(moduleSocket, "Socket.send"), Plans: plans},
-		},
-	}, true
+	return plans
 }
 
 // onCUDA reports whether the workers may call the CUDA driver, so that their messages are of interest.

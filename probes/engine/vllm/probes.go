@@ -77,14 +77,40 @@ func (p *Peeker) clockProbe(module string) engine.Probe {
 		})
 	}
 
+	return engine.Probe{
+		Detail:   signal.DetailSteps,
+		Source:   engine.SourceClock,
+		Callable: plan.Func("time", "monotonic"),
+		Waiting:  waiting,
+		PerTurn:  len(waiting),
+		Watches: []engine.Watch{
+			{Caller: plan.Func(module, "Scheduler.schedule"), Plans: []*plan.Plan{schedule}},
+			p.lighter(plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), func(whole bool) []*plan.Plan { return []*plan.Plan{p.updatePlan(module, whole)} }),
+		},
+	}
+}
+
+// lighter is a watch with lighter plans to use instead where it costs too much: without the
+// requests of a step, but how many tokens it has in all, and what it ended. Where the engine
+// does not say what else is seen of requests, there is none: steps are all there is then.
+func (p *Peeker) lighter(caller plan.Function, plans func(whole bool) []*plan.Plan) engine.Watch {
+	w := engine.Watch{Caller: caller, Plans: plans(true)}
+	if on, err := p.log.Bool(); err == nil && on && !p.inside() {
+		w.Lighter = []engine.Lighter{{Plans: plans(false), Lacks: "requests of steps"}}
+	}
+	return w
+}
+
+// updatePlan reads a step at its end; whole: with its requests.
+func (p *Peeker) updatePlan(module string, whole bool) *plan.Plan {
 	update := plan.New(planUpdate, plan.Func(module, "Scheduler.update_from_output"), depthUpdate)
-	self = update.Local("self")
+	self := update.Local("self")
 	p.has(self, "current_step", func(r *plan.Ref) { r.Value(slotStep.String()) })
 	p.planPool(self, slotFree, slotPool)
 	p.inFlight(update, depthStep)
 	p.loaded(update)
 	out := update.Local("scheduler_output").Addr(slotOutput.String())
-	p.composition(out)
+	p.composition(out, whole)
 	if p.inside() {
 		// What would be in messages.
 		out.Attr("scheduled_new_reqs").EachLenOf(plan.Function{}, slotPrompts.String(), maxStepItems, maxIDBytes, "req_id", "prompt_token_ids")
@@ -94,24 +120,15 @@ func (p *Peeker) clockProbe(module string) engine.Probe {
 		outputs.EachLenOf(class, slotOuts.String(), maxStepItems, maxIDBytes, "request_id", "new_token_ids")
 		outputs.EachOf(class, slotEnds.String(), maxStepItems, 0, "finish_reason", "pooling_output")
 	}
-	p.batch(out)
-
-	return engine.Probe{
-		Detail:   signal.DetailSteps,
-		Source:   engine.SourceClock,
-		Callable: plan.Func("time", "monotonic"),
-		Waiting:  waiting,
-		PerTurn:  len(waiting),
-		Watches: []engine.Watch{
-			{Caller: plan.Func(module, "Scheduler.schedule"), Plans: []*plan.Plan{schedule}},
-			{Caller: plan.Func(moduleOutputs, "EngineCoreOutputs.__post_init__"), Plans: []*plan.Plan{update}},
-		},
+	if whole {
+		p.batch(out)
 	}
+	return update
 }
 
 // composition adds what a SchedulerOutput says of a step but for batch, which comes last:
-// it may need all the room that is left.
-func (p *Peeker) composition(out *plan.Ref) {
+// it may need all the room that is left. whole: that of each of its requests, too.
+func (p *Peeker) composition(out *plan.Ref, whole bool) {
 	fields := p.fields("vllm.v1.core.sched.output", "SchedulerOutput")
 	cached := p.fields("vllm.v1.core.sched.output", "CachedRequestData")
 	out.Attr("total_num_scheduled_tokens").Value(slotTokens.String())
@@ -120,6 +137,9 @@ func (p *Peeker) composition(out *plan.Ref) {
 	}
 	if has(fields, "finished_req_ids") {
 		out.Attr("finished_req_ids").Elements(slotFinished.String(), maxStepItems, maxIDBytes)
+	}
+	if !whole {
+		return
 	}
 	others := out.Attr("scheduled_cached_reqs")
 	if has(cached, "resumed_req_ids") {

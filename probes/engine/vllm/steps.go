@@ -409,7 +409,7 @@ func (d *Decoder) stepLists(c *core, v reading) {
 	g.Preempted = orNil(d.preempted)
 	for _, id := range g.Preempted {
 		if q := c.find(id); q != nil {
-			q.again = q.done
+			q.again, q.lost = q.done, q.skips != c.skips
 		}
 	}
 	d.finished, _ = d.idList(v, slotFinished, d.finished[:0])
@@ -459,6 +459,7 @@ func (d *Decoder) stepRequests(c *core, v reading) {
 	items, whole, ok := v.list(slotScheduled, 2)
 	if !ok {
 		g.Partial = true
+		c.skips++
 		return
 	}
 	fresh, wholeFresh, freshOK := v.list(slotNew, 2)
@@ -537,7 +538,7 @@ func phase(c *core, r *signal.StepRequest) {
 	switch {
 	case from < q.again:
 		r.Phase = signal.StepRecompute
-	case !q.promptOK:
+	case !q.promptOK, q.lost:
 	case from >= q.prompt:
 		r.Phase = signal.StepDecode
 	case to < q.prompt:
@@ -545,5 +546,5 @@ func phase(c *core, r *signal.StepRequest) {
 	default:
 		r.Phase = signal.StepPrefillEnd
 	}
-	q.done = to
+	q.done, q.skips = to, c.skips
 }
