@@ -103,8 +103,8 @@ func (w *watching) report(ctx context.Context) {
 					}
 				}
 				if s.Attached && x.Level > 0 {
-					n.Less = append(n.Less, w.probes[i].Watches[k].Lighter[x.Level-1].Lacks)
-					n.Why = s.Less
+					n.Less = union(n.Less, w.probes[i].Watches[k].Lighter[x.Level-1].Lacks)
+					n.Why = strings.Join(union(strings.Split(n.Why, "; "), []string{s.Less}), "; ")
 				}
 			}
 			if mine && w.probes[i].Source != "" {
@@ -125,6 +125,17 @@ func (w *watching) report(ctx context.Context) {
 		}
 		w.inside.probe(ctx, w.pid, n)
 	}
+}
+
+// union appends what is not in a list; a list of nothing but "" is none.
+func union(list, more []string) []string {
+	list = slices.DeleteFunc(list, func(s string) bool { return s == "" })
+	for _, s := range more {
+		if !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // refresh resolves watched functions again that have changed.

@@ -113,8 +113,14 @@ func (b *threadBuilder) lessStages(t *thread) (out []string) {
 	r := b.v.r
 	names, why := r.core.eng.lesserOf(signal.DetailSteps, t.pid, t.from, max(r.endAt, t.to))
 	for i, n := range names {
-		if d := stageDefs[n]; d != nil && d.level > r.level || n == semconv.NameDecodeLoop && b.v.tokens.OK && b.v.tokens.V < 2 {
+		d := stageDefs[n]
+		decode := n == semconv.NameDecodeLoop || n == semconv.NameDecodeForward || n == semconv.NameDecodeWaiting
+		switch {
+		case d == nil:
+		case d.level > r.level, decode && b.v.tokens.OK && b.v.tokens.V < 2:
 			continue // there is none
+		case n != semconv.NameDecodeLoop && slices.ContainsFunc(t.stages, func(s stage) bool { return s.def == d }):
+			continue // it was seen all the same
 		}
 		out = append(out, n+": "+why[i])
 	}

@@ -99,7 +99,7 @@ type Watch struct {
 // Lighter is plans that look at less.
 type Lighter struct {
 	Plans []*plan.Plan
-	Lacks string // what they do not show: names of stages or attributes, or in words
+	Lacks []string // what they do not show: names of stages or attributes, or in words
 }
 
 // Levels is how many lighter things there are to look at.

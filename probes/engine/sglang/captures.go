@@ -52,6 +52,7 @@ type layout struct {
 	plan                                             string
 	place                                            map[string]int
 	entering, decoding, before, sent, decoded, ended list
+	dim                                              bool // none of them has stamps
 }
 
 // Plan announces a plan by its number in captures.
@@ -64,6 +65,7 @@ func (c *Captures) Plan(number uint32, p note.Plan) {
 	for n, name := range p.Slots {
 		l.place[name] = n
 	}
+	l.dim = p.Level > 0 && l.entering.dim() && l.ended.dim()
 	c.layouts[number] = l
 	if l.ended.slot >= 0 && p.Level == 0 {
 		launched := !slices.Contains(c.unkept, signal.MarkSchedule)
@@ -122,7 +124,7 @@ func (c *Captures) Capture(r *event.Record, emit func(signal.Signal)) error {
 	}
 	at := signal.Mono(r.Time)
 	v := reading{&c.capture, &l}
-	s := &stager{engine: c.engine, pid: r.PID, at: at, emit: emit}
+	s := &stager{engine: c.engine, pid: r.PID, at: at, emit: emit, dim: l.dim}
 	switch l.plan {
 	case planBatch, planLaunch:
 		c.batch(c.process(r.PID), s, v)

@@ -26,6 +26,14 @@ func (d *dim) have() []string {
 	return nil
 }
 
+// decoding are the stamps of a batch that decodes.
+func (d *dim) decoding() []timing {
+	if d.level > 0 {
+		return nil
+	}
+	return decodeStats
+}
+
 func (d *dim) stats(all []timing) []timing {
 	return slices.DeleteFunc(slices.Clone(all), func(k timing) bool { return !has(d.have(), stampNames[k]) })
 }
@@ -40,7 +48,7 @@ func (d *dim) plans() (number uint32, batch, outputs []string) {
 		return append(to, slot+":"+strings.Join(names, ","))
 	}
 	batch = list([]string{slotNumber, slotLaunch, slotQueue, slotSize, slotNoDrafts}, slotEntering, batchStats, enteringParts...)
-	batch = list(list(batch, slotBefore, resultStats), slotDecoding, decodeStats)
+	batch = list(list(batch, slotBefore, resultStats), slotDecoding, d.decoding())
 	_, ended := requestPaths(d.have(), endStats, nil)
 	outputs = append(list(list([]string{slotNumber}, slotDecoded, loopStats), slotSent, resultStats), slotEnded+":"+strings.Join(ended, ","))
 	number = uint32(10 + 2*d.level)
@@ -63,7 +71,7 @@ func (d *dim) decode(launch float64, reqs ...req) {
 	d.number++
 	d.decodes[d.number] = true
 	d.play(n, launch+1, slots, map[string]plan.Value{
-		slotNumber: intValue(d.number), slotLaunch: timeValue(launch), slotQueue: intValue(0), slotDecoding: listValue(reqs, d.stats(decodeStats), 0), slotNoDrafts: {Tag: 1, Addr: 1},
+		slotNumber: intValue(d.number), slotLaunch: timeValue(launch), slotQueue: intValue(0), slotDecoding: listValue(reqs, d.decoding(), 0), slotNoDrafts: {Tag: 1, Addr: 1},
 	})
 }
 

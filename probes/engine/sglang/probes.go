@@ -102,8 +102,9 @@ func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Pro
 }
 
 // lighter gives a watch what to look at instead where its plans cost too much: no rounds of
-// decoding, for which something is read of each request in each step, and then no times of
-// requests at all, but which requests are in a step and when it began.
+// decoding, for which a time is read of each request in each step, and then no times of
+// requests at all, but which requests are in a step and when it began. Without the former it
+// is not seen either when decoding began, if the outputs of the step before did not show it.
 func lighter(stats []string, watch func(stats []string) engine.Watch) engine.Watch {
 	w := watch(stats)
 	if len(stats) == 0 {
@@ -111,8 +112,8 @@ func lighter(stats []string, watch func(stats []string) engine.Watch) engine.Wat
 	}
 	rounds := slices.DeleteFunc(slices.Clone(stats), func(name string) bool { return name == stampNames[stampDecoded] })
 	w.Lighter = []engine.Lighter{
-		{Plans: watch(rounds).Plans, Lacks: stageLoop},
-		{Plans: watch(nil).Plans, Lacks: lacksStages},
+		{Plans: watch(rounds).Plans, Lacks: []string{stageDecodeWait, stageDecode, stageLoop}},
+		{Plans: watch(nil).Plans, Lacks: []string{lacksStages}},
 	}
 	return w
 }
@@ -164,6 +165,8 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	decoding := decodeStats
 	if decodes(loop) {
 		decoding = handedStats
+	} else if !has(stats, stampNames[stampDecoded]) {
+		decoding = nil // to get at another stamp costs as much
 	}
 
 	p := plan.New(name, fn, depthLoop)

@@ -64,6 +64,7 @@ type stager struct {
 	emit   func(signal.Signal)
 	at     signal.Mono
 	upto   int64 // number of the last batch whose result the stamps have, 0 if not known
+	dim    bool  // captures have no stamps
 	ahead  bool  // a batch is put together before the result of the one before is worked on
 	stage  signal.Stage
 	mark   signal.Mark
@@ -157,7 +158,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 		s.wiped(id, l, results) // it was put back since
 	}
 	switch {
-	case now.none():
+	case s.dim:
 		l.lapsed = true
 	case now.have[stampDecoded] || now.have[stampQueued]:
 		l.lapsed = false

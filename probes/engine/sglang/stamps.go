@@ -129,9 +129,6 @@ type moment struct {
 	have [stamps]bool
 }
 
-// none: it has no stamp.
-func (m *moment) none() bool { return !slices.Contains(m.have[:], true) }
-
 // list is the slot of a capture that has requests.
 type list struct {
 	slot  int // -1: the plan has none
@@ -155,6 +152,11 @@ func listOf(slots []string, name string) list {
 		}
 	}
 	return l
+}
+
+// dim: the list has no stamps.
+func (l *list) dim() bool {
+	return !slices.ContainsFunc(l.stamp, func(k int) bool { return k >= 0 })
 }
 
 // item is a request of a list.

@@ -96,7 +96,7 @@ func (p *Peeker) clockProbe(module string) engine.Probe {
 func (p *Peeker) lighter(caller plan.Function, plans func(whole bool) []*plan.Plan) engine.Watch {
 	w := engine.Watch{Caller: caller, Plans: plans(true)}
 	if on, err := p.log.Bool(); err == nil && on && !p.inside() {
-		w.Lighter = []engine.Lighter{{Plans: plans(false), Lacks: "requests of steps"}}
+		w.Lighter = []engine.Lighter{{Plans: plans(false), Lacks: []string{"requests of steps"}}}
 	}
 	return w
 }
