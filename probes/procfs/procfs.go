@@ -202,9 +202,7 @@ func parseAsleep(status []byte) (switches uint64, ok bool) {
 	return switches, ok && found == 2
 }
 
-// ParseStatus reads the text of a status file.
-func ParseStatus(b []byte) (Status, error) { return parseStatus(b) }
-
+// parseStatus reads the text of a status file.
 func parseStatus(b []byte) (Status, error) {
 	var s Status
 	for line := range strings.Lines(string(b)) {

@@ -198,14 +198,6 @@ type Event struct {
 // Link is a span link.
 type Link struct{ TraceID, SpanID string }
 
-// Point is a metric point that is not a histogram's.
-type Point struct {
-	Metric   string
-	Value    float64
-	Attrs    map[string]any
-	Resource map[string]any
-}
-
 // Log is a log record.
 type Log struct {
 	EventName       string
@@ -349,52 +341,6 @@ func (c *Collector) WaitSpans(n int, d time.Duration) ([]Span, error) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-}
-
-// Points returns the points of sums and gauges received so far.
-func (c *Collector) Points() ([]Point, error) {
-	type data struct {
-		DataPoints []struct {
-			AsDouble   *float64
-			AsInt      *int64 `json:",string"`
-			Attributes []keyValue
-		}
-	}
-	type export struct {
-		ResourceMetrics []struct {
-			Resource     resource
-			ScopeMetrics []struct {
-				Metrics []struct {
-					Name       string
-					Sum, Gauge data
-				}
-			}
-		}
-	}
-	es, err := lines[export](c.file("metrics"))
-	if err != nil {
-		return nil, err
-	}
-	var out []Point
-	for _, e := range es {
-		for _, rm := range e.ResourceMetrics {
-			res := attrs(rm.Resource.Attributes)
-			for _, sm := range rm.ScopeMetrics {
-				for _, m := range sm.Metrics {
-					for _, p := range append(m.Sum.DataPoints, m.Gauge.DataPoints...) {
-						pt := Point{Metric: m.Name, Attrs: attrs(p.Attributes), Resource: res}
-						if p.AsDouble != nil {
-							pt.Value = *p.AsDouble
-						} else if p.AsInt != nil {
-							pt.Value = float64(*p.AsInt)
-						}
-						out = append(out, pt)
-					}
-				}
-			}
-		}
-	}
-	return out, nil
 }
 
 // Logs returns the log records received so far.
