@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -25,7 +22,6 @@ import (
 	"inferspan/correlate"
 	"inferspan/correlate/trace"
 	"inferspan/probes/procfs"
-	"inferspan/recording"
 )
 
 // TestGPUKernels compares what a recording has of the kernels that an engine launched,
@@ -282,14 +278,6 @@ func logged(ops []gpuOp, from, to int64) map[string]int64 {
 // kernelsAt replays a recording up to each of some times.
 func kernelsAt(t *testing.T, file string, times ...uint64) (out []correlate.EngineKernels) {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := recording.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := agent.NewPipeline(agent.Options{}, func(*trace.Tree) {})
 	point := func() {
 		all := p.Kernels()
@@ -303,30 +291,12 @@ func kernelsAt(t *testing.T, file string, times ...uint64) (out []correlate.Engi
 		k.Kernels = slices.Clone(k.Kernels)
 		out = append(out, k)
 	}
-	var rec event.Record
-	for {
-		it, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
+	readRecording(t, file, p.Engine, func(r *event.Record) error {
+		for len(out) < len(times) && r.Time >= times[len(out)] {
+			point()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch {
-		case it.Engine != nil:
-			err = p.Engine(it.Engine)
-		case it.Record != nil:
-			if err = event.Decode(it.Record, &rec); err == nil {
-				for len(out) < len(times) && rec.Time >= times[len(out)] {
-					point()
-				}
-				err = p.Record(&rec)
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+		return p.Record(r)
+	})
 	if len(out) < len(times) {
 		t.Fatal(fmt.Errorf("the recording ends before the point at %d", times[len(out)]))
 	}

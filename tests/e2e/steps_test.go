@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -23,7 +22,7 @@ import (
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
 	"inferspan/probes/decode"
-	"inferspan/recording"
+	"inferspan/probes/target"
 )
 
 // TestStepsTruth compares the steps read from outside with what the scheduler logs
@@ -230,37 +229,11 @@ func readTruth(t *testing.T, log string) map[int64]*stepTruth {
 // signalsOf decodes a recording.
 func signalsOf(t *testing.T, file string, check func(signal.Signal)) {
 	t.Helper()
-	in, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	r, err := recording.NewReader(in)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dec := decode.New(decode.Options{})
-	var rec event.Record
-	for {
-		it, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch {
-		case it.Engine != nil:
-			if err := dec.Engine(it.Engine, check); err != nil {
-				t.Fatal(err)
-			}
-		case it.Record != nil:
-			if err := event.Decode(it.Record, &rec); err != nil {
-				t.Fatal(err)
-			}
-			dec.Record(&rec, check)
-		}
-	}
+	readRecording(t, file, func(e *target.Engine) error { return dec.Engine(e, check) }, func(r *event.Record) error {
+		dec.Record(r, check)
+		return nil
+	})
 }
 
 // compareSteps compares the steps of a recording with the log.
