@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
-	"inferspan/probes/target"
 	"inferspan/tests/child"
 )
 
@@ -26,16 +24,7 @@ func traced(t *testing.T, mode cuda.Mode, env ...string) ([]event.GPU, []event.R
 	cmd.Args = append(cmd.Args, "wait")
 	run := child.Start(t, cmd)
 	run.Expect("ready")
-	objs, err := bpf.Load(bpf.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer objs.Close()
-	p, err := cuda.Attach(objs, &target.Process{PID: run.PID()}, mode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	objs, p := attached(t, run.PID(), mode)
 	for _, s := range p.Report() {
 		if s.Points == 0 {
 			t.Logf("not attached: %s %s: %s", s.Symbol, s.Where, s.Reason)

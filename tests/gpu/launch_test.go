@@ -41,6 +41,22 @@ func startApp(t *testing.T, name string, n int, env ...string) *launcher {
 	return l
 }
 
+// attached puts the probes of a mode into a process until the test ends.
+func attached(t *testing.T, pid int, mode cuda.Mode) (*bpf.Objects, *cuda.Probes) {
+	t.Helper()
+	objs, err := bpf.Load(bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { objs.Close() })
+	p, err := cuda.Attach(objs, &target.Process{PID: pid}, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return objs, p
+}
+
 // launch has it launch, and returns what a launch cost, in ns.
 func (l *launcher) launch() int {
 	l.t.Helper()
@@ -76,16 +92,7 @@ func TestLevels(t *testing.T) {
 				env = []string{"FAKE_CUDA_ALIAS=1"}
 			}
 			l := startLauncher(t, env...)
-			objs, err := bpf.Load(bpf.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.All)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			objs, p := attached(t, l.PID(), cuda.All)
 			if says, err := p.Settle(); len(says) > 0 || err != nil {
 				t.Errorf("before any launch: %q, %v", says, err)
 			}
@@ -116,16 +123,7 @@ func TestLaunches(t *testing.T) {
 	for _, env := range []string{"FAKE_CUDA_ALIAS=0", "FAKE_CUDA_ALIAS=1"} {
 		t.Run(env, func(t *testing.T) {
 			l := startLauncher(t, env)
-			objs, err := bpf.Load(bpf.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.Sampled)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			objs, p := attached(t, l.PID(), cuda.Sampled)
 			var last uint64
 			for i, on := range []bool{false, true, true, false, true, false} {
 				if err := p.Launches(on); err != nil {

@@ -8,7 +8,6 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
-	"inferspan/probes/target"
 )
 
 // steps has apps/steps.c make its steps.
@@ -60,16 +59,7 @@ func TestGraphLevels(t *testing.T) {
 				env = []string{"FAKE_CUDA_ALIAS=2"}
 			}
 			l := startApp(t, "steps", n, env...)
-			objs, err := bpf.Load(bpf.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: l.PID()}, cuda.Graph)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			objs, p := attached(t, l.PID(), cuda.Graph)
 			if says, err := p.Settle(); len(says) > 0 || err != nil {
 				t.Errorf("before any step: %q, %v", says, err)
 			}
