@@ -12,7 +12,7 @@ import (
 	"inferspan/tests/cache"
 )
 
-//go:embed apps/*.c
+//go:embed apps/*.c apps/*.h
 var apps embed.FS
 
 // Dir returns where the fake GPU was built, and skips the test, with the reason, where it is
@@ -37,13 +37,15 @@ func Dir(t testing.TB) string {
 func Command(t testing.TB, name string, env ...string) *exec.Cmd {
 	t.Helper()
 	rig, dir := Dir(t), t.TempDir()
-	source, err := apps.ReadFile("apps/" + name + ".c")
-	if err != nil {
-		t.Fatal(err)
-	}
 	file, app, lib := filepath.Join(dir, name+".c"), filepath.Join(dir, name), filepath.Join(rig, "lib")
-	if err := os.WriteFile(file, source, 0o644); err != nil {
-		t.Fatal(err)
+	for _, source := range []string{name + ".c", "app.h"} {
+		text, err := apps.ReadFile("apps/" + source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, source), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	build := exec.Command("gcc", "-O1", "-Wall", "-Werror", "-I", filepath.Join(rig, "headers/nvidia/cu13/include"),
 		"-o", app, file, filepath.Join(lib, "libcudart.so.13"))

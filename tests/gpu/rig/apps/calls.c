@@ -12,32 +12,9 @@
  * event, for which the second stream waits. Then attention on the stream, gemm on the second
  * one and on the default stream.
  */
-#include <cuda_runtime_api.h>
+#include "app.h"
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-extern void **__cudaRegisterFatBinary(void *);
-extern void __cudaRegisterFatBinaryEnd(void **);
-extern void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *, dim3 *,
-				   dim3 *, int *);
-
-#define CHECK(call)                                                                      \
-	do {                                                                             \
-		cudaError_t e = (call);                                                  \
-		if (e) {                                                                 \
-			fprintf(stderr, "%s: %d %s\n", #call, e, cudaGetErrorString(e)); \
-			exit(1);                                                         \
-		}                                                                        \
-	} while (0)
-
-/* The wrapper of a binary, which the runtime hands to the driver unread. */
-static struct {
-	int magic, version;
-	const void *data;
-	void *unused;
-} wrapper = {0x466243b1, 1, NULL, NULL};
 
 /* Their addresses stand for the kernels. */
 static void attention(void)
@@ -55,8 +32,8 @@ static void register_kernels(void)
 {
 	void **handle = __cudaRegisterFatBinary(&wrapper);
 
-	__cudaRegisterFunction(handle, (char *)attention, (char *)"attention", "attention", -1, 0, 0, 0, 0, 0);
-	__cudaRegisterFunction(handle, (char *)gemm, (char *)"gemm", "gemm", -1, 0, 0, 0, 0, 0);
+	register_kernel(handle, attention, "attention");
+	register_kernel(handle, gemm, "gemm");
 	__cudaRegisterFatBinaryEnd(handle);
 }
 

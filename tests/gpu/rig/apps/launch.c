@@ -7,23 +7,10 @@
  * best of several rounds of that many, and prints the mean time of a launch in ns. The
  * last round that is not timed has N launches too: in all N * (ROUNDS + 1) for a line.
  */
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "app.h"
 #include <time.h>
 
 #define ROUNDS 5
-
-extern void **__cudaRegisterFatBinary(void *);
-extern void __cudaRegisterFatBinaryEnd(void **);
-extern void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *, dim3 *,
-				   dim3 *, int *);
-
-static struct {
-	int magic, version;
-	const void *data;
-	void *unused;
-} wrapper = {0x466243b1, 1, NULL, NULL};
 
 static void kernel(void)
 {
@@ -43,12 +30,10 @@ static double launch(int n, cudaStream_t s)
 	double start = now(), took;
 
 	for (int i = 0; i < n; i++) {
-		if (cudaLaunchKernel((void *)kernel, (dim3){1, 1, 1}, (dim3){1, 1, 1}, args, 0, s))
-			exit(1);
+		CHECK(cudaLaunchKernel((void *)kernel, (dim3){1, 1, 1}, (dim3){1, 1, 1}, args, 0, s));
 	}
 	took = (now() - start) / n;
-	if (cudaStreamSynchronize(s))
-		exit(1);
+	CHECK(cudaStreamSynchronize(s));
 	return took;
 }
 
@@ -58,10 +43,9 @@ int main(int argc, char **argv)
 	void **handle = __cudaRegisterFatBinary(&wrapper);
 	cudaStream_t s;
 
-	__cudaRegisterFunction(handle, (char *)kernel, (char *)"kernel", "kernel", -1, 0, 0, 0, 0, 0);
+	register_kernel(handle, kernel, "kernel");
 	__cudaRegisterFatBinaryEnd(handle);
-	if (cudaStreamCreate(&s))
-		return 1;
+	CHECK(cudaStreamCreate(&s));
 	puts("ready");
 	fflush(stdout);
 	while ((c = getchar()) != EOF) {

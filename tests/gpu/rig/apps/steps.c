@@ -7,29 +7,7 @@
  * of three kernels, a record of an event and a wait for it, and says "done". After each
  * tenth step it waits for the stream and for all.
  */
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-extern void **__cudaRegisterFatBinary(void *);
-extern void __cudaRegisterFatBinaryEnd(void **);
-extern void __cudaRegisterFunction(void **, const char *, char *, const char *, int, uint3 *, uint3 *, dim3 *,
-				   dim3 *, int *);
-
-#define CHECK(call)                                                                      \
-	do {                                                                             \
-		cudaError_t e = (call);                                                  \
-		if (e) {                                                                 \
-			fprintf(stderr, "%s: %d %s\n", #call, e, cudaGetErrorString(e)); \
-			exit(1);                                                         \
-		}                                                                        \
-	} while (0)
-
-static struct {
-	int magic, version;
-	const void *data;
-	void *unused;
-} wrapper = {0x466243b1, 1, NULL, NULL};
+#include "app.h"
 
 static void kernel(void)
 {
@@ -44,7 +22,7 @@ int main(int argc, char **argv)
 	cudaEvent_t event;
 	cudaStream_t s;
 
-	__cudaRegisterFunction(handle, (char *)kernel, (char *)"kernel", "kernel", -1, 0, 0, 0, 0, 0);
+	register_kernel(handle, kernel, "kernel");
 	__cudaRegisterFatBinaryEnd(handle);
 	CHECK(cudaStreamCreate(&s));
 	CHECK(cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming));
