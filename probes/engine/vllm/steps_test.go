@@ -237,6 +237,37 @@ func TestStepsPreempted(t *testing.T) {
 		"6 600-610 0: a=1@8 running decode c=1@4 running decode b=1@8 running decode")
 }
 
+// Lighter plans say nothing of the requests of a step. What a request had computed is not
+// known after such steps, until it is seen again.
+func TestStepsWithoutRequests(t *testing.T) {
+	s := newStepper(t, "0.32.0")
+	slots := []string{"step", "in_flight", "output", "tokens", "preempted", "finished"}
+	const light = 9
+	s.note(note.KindProbe, note.Probe{Detail: "steps", Active: true, Plans: map[uint32]note.Plan{light: {Name: "update", Slots: slots, Level: 1}}})
+	s.knows(map[string]int64{"a": 4, "b": 4})
+	begin := func(n int) { s.schedule(uint64(100*n), val("step", n), val("in_flight", nil)) }
+	whole := func(n int, values ...vllmtest.Slot) {
+		begin(n)
+		s.update(uint64(100*n+10), ended(0x10+n, n, 0, append(values, list("preempted"), val("in_flight", nil))...)...)
+	}
+	less := func(n int, values ...vllmtest.Slot) {
+		begin(n)
+		r := vllmtest.Capture(uint64(100*n+10), core, light, slots, ended(0x10+n, n, 2, append(values, val("in_flight", nil))...)...)
+		s.d.Capture(&r, s.emit)
+	}
+	whole(1, list("resumed"), list("computed"), pairs("new", "a", 0, "b", 0), pairs("scheduled", "a", 4, "b", 4))
+	less(2, list("preempted"))
+	less(3, list("preempted"))
+	// Both have 6 now, of which b loses all in this step.
+	less(4, list("preempted", "b"), list("finished", "x"))
+	whole(5, list("resumed", "b"), list("computed", 7, 0), pairs("new"), pairs("scheduled", "a", 1, "b", 4))
+	whole(6, list("resumed"), list("computed", 8, 4), pairs("new"), pairs("scheduled", "a", 1, "b", 2))
+	s.want("1 100-110 0: a=4@0 new end b=4@0 new end",
+		"2 200-210 2 partial:", "3 300-310 2 partial:", "4 400-410 2 partial preempted [b] finished [x]:",
+		"5 500-510 0: a=1@7 running decode b=4@0 resumed again",
+		"6 600-610 0: a=1@8 running decode b=2@4 running ")
+}
+
 // Versions before 0.24 do not count their steps.
 func TestStepsCounted(t *testing.T) {
 	s := newStepper(t, "0.20.2")
