@@ -51,7 +51,7 @@ func checkShares(t *testing.T, counted, method string, spans, steps []*span, ops
 		}
 		p := s.Forward[0]
 		begin := s.Start
-		if counted == "all" {
+		if p.Counted == "all" {
 			begin = p.First
 		}
 		ns := p.Done - max(begin, done)
