@@ -24,7 +24,7 @@ type gpuWork struct {
 	mode   cuda.Mode    // that is looked at
 	probes *cuda.Probes // nil: none, or not yet
 	done   bool         // nothing more is to be tried
-	looks  int          // since they are in
+	turns  turns
 
 	launched *kernelNotes
 	started  time.Time // the latest look before the core is there
@@ -75,7 +75,6 @@ func (g *gpuWork) look(ctx context.Context) {
 		_, _, _ = g.governor.Tick(int64(bpf.Monotonic()))
 	}
 	if g.probes != nil {
-		g.looks++
 		if err := g.watch(); err != nil {
 			g.end(err)
 		}
@@ -108,7 +107,7 @@ func (g *gpuWork) watch() (err error) {
 		return err
 	}
 	if g.mode == cuda.Sampled {
-		if err := g.probes.Launches(g.looks%sampleEvery == 1); err != nil {
+		if err := g.probes.Launches(g.turns.count(time.Now())); err != nil {
 			return err
 		}
 	}
@@ -116,9 +115,26 @@ func (g *gpuWork) watch() (err error) {
 	return err
 }
 
-// sampleEvery is one in how many looks, which are a second apart, begins to count launches
-// up to the next.
-const sampleEvery = 10
+// For so long launches are counted, and so often.
+const (
+	sampleFor   = time.Second
+	sampleEvery = 10 * time.Second
+)
+
+// turns says when launches are counted. It is asked about once a second: what is due
+// within a tenth of one is due.
+type turns struct{ begun time.Time }
+
+// count tells whether they are, from now on.
+func (t *turns) count(now time.Time) bool {
+	const early = stateEvery / 10
+	since := now.Sub(t.begun) + early
+	if t.begun.IsZero() || since >= sampleEvery {
+		t.begun = now
+		return true
+	}
+	return since < sampleFor
+}
 
 // end takes the probes out for good.
 func (g *gpuWork) end(err error) {
@@ -137,7 +153,7 @@ func (g *gpuWork) Level() (now, most int) {
 // Window is how long costs are looked at before they are judged.
 func (g *gpuWork) Window() time.Duration {
 	if g.mode == cuda.Sampled {
-		return sampleEvery * time.Second
+		return sampleEvery
 	}
 	return 0
 }
@@ -172,7 +188,7 @@ func (g *gpuWork) Step(to int, reason string) error {
 		err = g.attach()
 	default:
 		err = g.probes.Launches(g.mode == cuda.All)
-		g.looks = 0
+		g.turns = turns{}
 	}
 	if err != nil {
 		g.end(err)

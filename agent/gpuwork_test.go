@@ -140,3 +140,21 @@ func TestGPUWorkSilent(t *testing.T) {
 		}
 	}
 }
+
+// TestTurns: a turn is a second of ten, whatever looks come in between, and however late.
+func TestTurns(t *testing.T) {
+	var x turns
+	from := time.Now()
+	for _, c := range []struct {
+		at   float64
+		want bool
+	}{
+		{0, true}, {0.001, true}, {0.5, true}, {0.95, false}, {0.96, false}, {2, false}, {9.5, false},
+		{9.95, true}, {9.96, true}, {10.96, false}, {12, false}, // from the beginning of a turn
+		{25, true}, {25.8, true}, {31, false}, {34.9, true}, // it was not asked for a while
+	} {
+		if got := x.count(from.Add(time.Duration(c.at * float64(time.Second)))); got != c.want {
+			t.Errorf("at %v s: %v, want %v", c.at, got, c.want)
+		}
+	}
+}

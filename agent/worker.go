@@ -26,8 +26,11 @@ func (p *inside) worker(ctx context.Context, proc *target.Process, open frontOpe
 	look, check := time.NewTicker(stateEvery), time.NewTicker(checkEvery)
 	defer look.Stop()
 	defer check.Stop()
-	for {
-		work.look(ctx)
+	for due := true; ; {
+		if due {
+			work.look(ctx)
+		}
+		due = false
 		if w == nil && work.probes != nil {
 			in, worker, err := openIn(ctx, &p.first, proc.PID, open)
 			if ctx.Err() != nil {
@@ -65,6 +68,7 @@ func (p *inside) worker(ctx context.Context, proc *target.Process, open frontOpe
 			if w != nil {
 				w.tick(ctx)
 			}
+			due = true
 		}
 	}
 }
