@@ -73,6 +73,7 @@ type Decoder struct {
 	asm    *wire.Assembler
 	http   *httptap.Parser
 	engine map[uint32]*engine // by process
+	exited map[uint32]bool    // processes that had one
 	all    []*engine          // as announced; their counts stay when they are gone
 	sig    struct {           // reused
 		clock signal.Clock
@@ -94,7 +95,7 @@ type engine struct {
 
 // New makes a Decoder.
 func New(opt Options) *Decoder {
-	d := &Decoder{opt: opt, asm: wire.NewAssembler(wire.Limits{}, false), engine: make(map[uint32]*engine)}
+	d := &Decoder{opt: opt, asm: wire.NewAssembler(wire.Limits{}, false), engine: make(map[uint32]*engine), exited: make(map[uint32]bool)}
 	d.http = httptap.New(httptap.Options{Content: opt.Content}, func(pid uint32) (signal.EngineID, bool) {
 		e := d.engine[pid]
 		if e == nil {
@@ -120,7 +121,9 @@ func (d *Decoder) Engine(e *target.Engine, emit func(signal.Signal)) error {
 		d.all = append(d.all, st)
 	}
 	for i := range e.Processes {
-		d.engine[uint32(e.Processes[i].PID)] = st
+		pid := uint32(e.Processes[i].PID)
+		d.engine[pid] = st
+		delete(d.exited, pid)
 	}
 	if st.msg != nil {
 		st.msg.Joined(e)
@@ -171,6 +174,7 @@ func (d *Decoder) Record(r *event.Record, emit func(signal.Signal)) {
 			d.sig.exit = signal.ProcessExit{At: signal.Mono(r.Time), Engine: e.id, PID: r.PID, Code: r.Code}
 			emit(&d.sig.exit)
 			delete(d.engine, r.PID)
+			d.exited[r.PID] = true
 		}
 	}
 }
@@ -182,7 +186,10 @@ func (d *Decoder) note(r *event.Record, emit func(signal.Signal)) {
 	}
 	e := d.engine[r.PID]
 	if e == nil {
-		d.unknown++
+		// What is read of one that ends may come behind the record that it ended.
+		if !d.exited[r.PID] {
+			d.unknown++
+		}
 		return
 	}
 	if note.Kind(r.Note) == note.KindProbe {

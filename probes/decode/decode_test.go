@@ -178,3 +178,29 @@ func TestJoined(t *testing.T) {
 		t.Error("the redactor let nothing of the joined process pass")
 	}
 }
+
+// A note about a process that has ended is no loss, one about a process that was never
+// known is.
+func TestNoteAfterExit(t *testing.T) {
+	d := New(Options{})
+	none := func(signal.Signal) {}
+	if err := d.Engine(vllmtest.SyntheticEngine("0.32.0"), none); err != nil {
+		t.Fatal(err)
+	}
+	state := func(pid uint32) {
+		r, err := note.Put(note.KindState, pid, 9, note.State{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Record(r, none)
+	}
+	d.Record(&event.Record{Header: event.Header{Time: 3, Kind: event.KindExit, PID: vllmtest.SyntheticCore}}, none)
+	state(vllmtest.SyntheticCore)
+	if n := totals(d.Dropped())["unknown_process"]; n != 0 {
+		t.Errorf("%d notes are lost", n)
+	}
+	state(4711)
+	if n := totals(d.Dropped())["unknown_process"]; n != 1 {
+		t.Errorf("%d notes are lost, want 1", n)
+	}
+}
