@@ -37,9 +37,9 @@ type candidate struct {
 const (
 	// fullWait is how long one with a role is waited for that has no libzmq or no port yet.
 	fullWait = 30 * time.Second
-	// One without a role is looked at again at each look for so long, then less often: it
-	// will hardly get one.
-	eagerFor = 2 * time.Minute
+	// One without a role is looked at again after this part of the time that it has been
+	// there, at most so long: the older it is, the less it will get one.
+	patience = 8
 	lateLook = 30 * time.Second
 )
 
@@ -142,15 +142,16 @@ func (c *candidate) look(s *scan, pid int, now time.Time) bool {
 	if now.Before(c.next) {
 		return false
 	}
-	if now.Sub(c.first) > eagerFor {
-		c.next = now.Add(lateLook)
-	}
+	c.next = now.Add(min(now.Sub(c.first)/patience, lateLook))
 	p, err := s.inspect(pid)
 	if err != nil || p.Start != c.start {
 		c.role = ""
 		return false
 	}
 	s.procs[pid], s.parent[pid] = p, p.PPID
+	if p.Role != "" && p.Role != RoleOther {
+		c.next = now
+	}
 	if p.Role != c.role {
 		c.role, c.from = p.Role, now
 		return false

@@ -191,3 +191,33 @@ func TestJoinedForgets(t *testing.T) {
 		t.Errorf("processes %+v", e.Processes)
 	}
 }
+
+// What never gets a role is looked at less and less often.
+func TestWatchLosesInterest(t *testing.T) {
+	tr := sglangTree(t)
+	e, err := tr.finder().ByPID(context.Background(), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := tr.finder().Watch(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Unix(1000, 0)
+	now := start
+	w.now = func() time.Time { return now }
+	tr.add(made{pid: 120, ppid: 100, comm: "python3", args: "python3 -c helper", maps: []string{"/usr/bin/python3.12"}})
+	var looks []time.Duration
+	for ; now.Sub(start) < time.Hour; now = now.Add(time.Second) {
+		due := w.coming[120] == nil || !now.Before(w.coming[120].next)
+		if _, fresh, err := w.Look(context.Background()); err != nil || len(fresh) > 0 {
+			t.Fatalf("found %v, %v", fresh, err)
+		}
+		if due {
+			looks = append(looks, now.Sub(start))
+		}
+	}
+	if n := len(looks); n < 120 || n > 160 || looks[8] != 8*time.Second || looks[n-1]-looks[n-2] != lateLook {
+		t.Errorf("%d looks in an hour: %v", n, looks)
+	}
+}
