@@ -169,7 +169,7 @@ type tracerPyPlan struct {
 		Addr     uint64
 		Identity [4]uint64
 	}
-	Ops [96]struct {
+	Ops [128]struct {
 		_    structs.HostLayout
 		Code uint8
 		Dst  uint8

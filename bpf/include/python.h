@@ -12,7 +12,7 @@
 /* Plans that can be loaded at the same time, a power of two. */
 #define PY_PLANS 128
 /* Bounds of a plan. */
-#define PY_OPS      96
+#define PY_OPS      128
 #define PY_NAMES    48
 #define PY_CODES    4
 #define PY_REGS     16 /* a power of two */

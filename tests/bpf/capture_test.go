@@ -209,10 +209,14 @@ func nestedPlan() *plan.Plan {
 	jobs.EachPath("jobs", 100, 40, "id", "stats.number", "stats.ratio", "stats.text", "wide.a3", "ids.len()")
 	c.Local("by_name").EachPath("by_name", 100, 40, "id", "wide.a7")
 	jobs.EachPathIf("ended", 100, 40, "reason", "id", "stats.ratio")
+	jobs.EachPathIs("alone", 100, 40, "stream", plan.Func("builtins", "False"), "id", "stats.ratio")
 	c.Local("jobs").When(level.Is(low)).EachPath("low", 100, 40, "id")
 	c.Local("jobs").When(level.IsNot(low)).EachPath("high", 100, 40, "id")
 	others := c.Local("others")
 	c.Local("others").When(others.Differs(jobs)).EachPath("others", 100, 40, "id").Len("others_len")
+	at := c.Local("self").When(level.Is(low)) // a condition within another one
+	same := at.Attr("others")
+	at.Attr("others").When(same.Differs(jobs)).EachPath("low_others", 100, 40, "id")
 	c.Local("how").Value("how")
 	return c
 }

@@ -8,7 +8,7 @@ package capture
 
 // Bounds of a plan; bpf/include/python.h.
 const (
-	MaxOps     = 96
+	MaxOps     = 128
 	MaxNames   = 48
 	MaxCodes   = 4
 	MaxRegs    = 15 // one more is the program's own

@@ -136,6 +136,19 @@ func (c *Captures) list(p *process, s *stager, v reading, l *list, f func(n int,
 	return there, whole
 }
 
+// leave takes the stamps of requests that were in the batch before. It says nothing of ones
+// that are not known, and need not be there.
+func (c *Captures) leave(p *process, s *stager, v reading, l *list) {
+	if x := v.c.Slot(max(l.slot, 0)); l.slot < 0 || x == nil || x.Tag != capture.TagItems {
+		return
+	}
+	l.items(v.c, func(_ int, i item) {
+		if id := i.id(); p.lives[id] != nil {
+			c.see(p, s, id, i.moment())
+		}
+	})
+}
+
 // lapse: captures were missed. Requests that were not seen since count may have had
 // results in between.
 func (p *process) lapse(count uint64) {
@@ -179,6 +192,9 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 		s.upto = b.number.V - 1 - queue
 	}
 	_, beforeWhole := c.list(p, s, v, &v.l.before, nil)
+	for i := range v.l.left {
+		c.leave(p, s, v, &v.l.left[i])
+	}
 	if id, at := v.str(slotChunked), v.value(slotChunkedAt); id != "" && at != nil && p.lives[id] != nil {
 		var m moment
 		m.at[stampChunk], m.have[stampChunk] = monoOf(at)

@@ -53,6 +53,7 @@ type layout struct {
 	place                                            map[string]int
 	entering, decoding, before, sent, decoded, ended list
 	dim                                              bool // none of them has stamps
+	left                                             [len(slotsLeft)]list
 }
 
 // Plan announces a plan by its number in captures.
@@ -61,6 +62,9 @@ func (c *Captures) Plan(number uint32, p note.Plan) {
 		plan: p.Name, place: map[string]int{},
 		entering: listOf(p.Slots, slotEntering), decoding: listOf(p.Slots, slotDecoding),
 		before: listOf(p.Slots, slotBefore), sent: listOf(p.Slots, slotSent), decoded: listOf(p.Slots, slotDecoded), ended: listOf(p.Slots, slotEnded),
+	}
+	for i, slot := range slotsLeft {
+		l.left[i] = listOf(p.Slots, slot)
 	}
 	for n, name := range p.Slots {
 		l.place[name] = n

@@ -18,6 +18,7 @@ const (
 	moduleStreamer55 = "sglang.srt.managers.scheduler_output_processor_mixin" // 0.5.5
 	moduleTokenizer  = "sglang.srt.managers.tokenizer_manager"
 	moduleController = "sglang.srt.managers.data_parallel_controller"
+	moduleBatch      = "sglang.srt.managers.schedule_batch"
 	moduleStats      = "sglang.srt.observability.req_time_stats"
 	moduleDrafts     = "sglang.srt.speculative.spec_info"
 	moduleMode       = "sglang.srt.model_executor.forward_batch_info"
@@ -43,6 +44,7 @@ const (
 
 // Bounds of what is read of a step. Those of lists are beyond what a record holds.
 const (
+	maxFields  = 1024 // of a batch: 0.5.23 has some 110
 	maxItems   = 4096
 	maxIDBytes = 256
 	// Frames outwards from the function that is called.
@@ -200,9 +202,41 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 			chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
 		}
 	}
+	if name == planBatch && has(stats, stampNames[stampDecoded]) {
+		leftPlan(in, p, batch, mode)
+	}
 	// Last, since it may need all the room that is left.
 	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, nil)
 	return p
+}
+
+// leftPlan reads, of requests that were in the batch before one that decodes and are not in
+// this one, the stamp of the result before. They end with the result that is to come, which
+// replaces it: the loop knows that by their length, and leaves them out. For two batches the
+// scheduler keeps what was in them: the fields of each, its list of requests first. The list
+// of the batch before is another one than this batch's if any of them left.
+//
+// A request that streams is read when its outputs are sent.
+func leftPlan(in *python.Interp, p *plan.Plan, batch *plan.Ref, mode *plan.Ref) {
+	fields, err := in.Path(moduleBatch, "ScheduleBatch", "__dataclass_fields__")
+	if err != nil {
+		return
+	}
+	entries, err := fields.Items(maxFields)
+	if err != nil || len(entries) == 0 {
+		return
+	}
+	if first, err := entries[0].Key.Str(); err != nil || first != "reqs" {
+		return
+	}
+	reqs := batch.Attr("reqs")
+	kept := p.Local("self").When(mode.Is(decodeMode)).Attr("batch_record_buf")
+	for i, slot := range slotsLeft {
+		fields := kept.Index(i).Index(1)
+		list := fields.Index(0)
+		paths, names := requestPaths(stampNames[:], loopStats, nil)
+		fields.Index(0).When(list.Differs(reqs)).EachPathIs(slot+":"+strings.Join(names, ","), maxItems, maxIDBytes, "stream", plan.Func("builtins", "False"), paths...)
+	}
 }
 
 // requests adds the requests of a list: for each its id, some of its stamps, and parts. Of

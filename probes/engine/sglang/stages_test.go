@@ -78,7 +78,7 @@ func newSceneOf(t testing.TB, decoding []timing) *scene {
 		return slot + ":" + strings.Join(names, ",")
 	}
 	s.slots = []string{slotNumber, slotLaunch, slotQueue, slotSize, list(slotEntering, batchStats, enteringParts...), list(slotBefore, resultStats),
-		list(slotDecoding, decoding), slotNoDrafts, slotExtend, slotPrefix, slotChunked, slotChunkedAt}
+		list(slotsLeft[0], loopStats), list(slotsLeft[1], loopStats), list(slotDecoding, decoding), slotNoDrafts, slotExtend, slotPrefix, slotChunked, slotChunkedAt}
 	s.ends = []string{slotNumber, list(slotDecoded, loopStats), list(slotSent, resultStats), list(slotEnded, endStats)}
 	abort := []string{slotID}
 	abort = append(abort, stampNames[:]...)
@@ -156,6 +156,19 @@ func (s *scene) decode(launch float64, queue int64, reqs ...req) {
 	s.play(1, launch+1, s.slots, map[string]plan.Value{
 		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, s.decoding, 0),
 		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1},
+	})
+}
+
+// decodeWithout plays the launch of a batch that decodes, of which some requests of the
+// batch before are no part any more.
+func (s *scene) decodeWithout(launch float64, queue int64, left []req, reqs ...req) {
+	s.t.Helper()
+	s.number++
+	s.decodes[s.number] = true
+	s.play(1, launch+1, s.slots, map[string]plan.Value{
+		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, s.decoding, 0),
+		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1}, slotsLeft[s.number%2]: listValue(left, loopStats, 0),
+		slotsLeft[1-s.number%2]: {Tag: capture.TagMissing, Missing: capture.MissingType},
 	})
 }
 
@@ -351,6 +364,50 @@ a decode_loop 23-26 #0 by batch_launch
 a schedule at 28 decode 4 of 1
 a unseen at 36
 a complete at 35`},
+		"ends by its length beside others": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.decode(23, 1, prefilled)
+			b := req{id: "b", at: map[timing]float64{stampReceived: 2, stampQueued: 3, stampForward: 4, stampLastForward: 4, stampPrefilled: 5, stampLastPrefilled: 5, stampDecoded: 26}}
+			s.decodeWithout(28, 1, []req{decoded(26), {id: "gone", at: map[timing]float64{stampDecoded: 6}}, b}, b)
+			s.sent(36, 3, []req{with(decoded(34), map[timing]float64{stampCompleted: 35})})
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a decode_loop 23-26 #0 by batch_launch
+b schedule at 28 decode 4 of 1
+a decode_loop 26-34 #1
+a complete at 35`},
+		"put back, as the next batch shows": {func(s *scene) {
+			s.prefill(13, 0, nil, arrived)
+			s.decode(18, 1, arrived)
+			s.decode(23, 1, prefilled)
+			b := req{id: "b", at: map[timing]float64{stampLastPrefilled: 5, stampDecoded: 26}}
+			s.decodeWithout(28, 1, []req{with(decoded(0), nil)}, b)
+			back := with(prefilled, map[timing]float64{stampQueued: 27, stampLastForward: 35, stampLastPrefilled: 0})
+			s.prefill(36, 1, nil, back)
+			s.decode(41, 0, with(back, map[timing]float64{stampLastPrefilled: 40}))
+			s.sent(46, 6, nil, with(back, map[timing]float64{stampLastPrefilled: 40, stampDecoded: 45}))
+		}, `a request_process 10-11
+a prefill_waiting 11-12
+a schedule at 13 prefill 1 of 1
+a schedule at 18 decode 2 of 1
+a prefill_forward 12-20
+a decode_forward 20-0
+a schedule at 23 decode 3 of 1
+a unseen at 29
+b schedule at 28 decode 4 of 1
+a retract at 27
+a schedule at 36 prefill 5 of 1
+a prefill_forward 35-40 again
+a decode_waiting 40-41 again by batch_launch
+a decode_forward 41-0 again by batch_launch
+a schedule at 41 decode 6 of 1
+a decode_loop 41-45 #1 again by batch_launch`},
 		"prefill of another between": {func(s *scene) {
 			s.prefill(13, 0, nil, arrived)
 			s.decode(18, 1, arrived)

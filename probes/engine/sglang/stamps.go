@@ -37,6 +37,10 @@ const (
 	slotFinished  = "finished"
 )
 
+// slotsLeft have requests of the batch before that are not in this one; at most one of them
+// is there.
+var slotsLeft = [2]string{"left0", "left1"}
+
 // timing is a time that a scheduler keeps of a request.
 type timing int
 

@@ -9,8 +9,9 @@ import (
 
 // body is what is sent of each item of a container.
 type body struct {
-	notNone string // attribute that must be there and not be None, "" if none
-	paths   []path
+	attr  string   // that must be there and not be None, "" if none
+	is    Function // or what that must be
+	paths []path
 }
 
 // path leads from an item to a value.
@@ -32,8 +33,11 @@ func (b *body) String() string {
 	for _, p := range b.paths {
 		all = append(all, p.String())
 	}
-	if b.notNone != "" {
-		return strings.Join(all, ", ") + " by " + b.notNone
+	switch {
+	case b.is.Module != "":
+		return strings.Join(all, ", ") + " by " + b.attr + " is " + b.is.String()
+	case b.attr != "":
+		return strings.Join(all, ", ") + " by " + b.attr
 	}
 	return strings.Join(all, ", ")
 }
@@ -52,9 +56,19 @@ func (r *Ref) EachPath(slot string, max, strBytes int, paths ...string) *Ref {
 // EachPathIf is EachPath for those items only of which an attribute is there and not
 // None. The others count as if the container did not have them.
 func (r *Ref) EachPathIf(slot string, max, strBytes int, attr string, paths ...string) *Ref {
-	b := &body{notNone: attr}
-	if attr != "" {
-		r.checkName(attr)
+	return r.eachPath(slot, max, strBytes, body{attr: attr}, paths)
+}
+
+// EachPathIs is EachPathIf for those items of which an attribute is the object that a path
+// leads to when the plan is compiled.
+func (r *Ref) EachPathIs(slot string, max, strBytes int, attr string, object Function, paths ...string) *Ref {
+	return r.eachPath(slot, max, strBytes, body{attr: attr, is: object}, paths)
+}
+
+func (r *Ref) eachPath(slot string, max, strBytes int, of body, paths []string) *Ref {
+	b := &of
+	if b.attr != "" || b.is.Module != "" {
+		r.checkName(b.attr)
 	}
 	r.plan.check(len(paths) >= 1 && len(paths) <= capture.MaxPer, "%d values of each item, want 1 to %d", len(paths), capture.MaxPer)
 	for _, text := range paths {
@@ -72,12 +86,21 @@ func (r *Ref) EachPathIf(slot string, max, strBytes int, attr string, paths ...s
 // items compiles EachPath of the container that op has as its source. Registers above
 // top are free.
 func (c *compiler) items(l leaf, op capture.Op, top int) {
+	other := capture.Op{Code: capture.OpSkip, Src: uint8(top + 1), Slot: capture.SkipNone}
+	if l.body.is.Module != "" {
+		v, err := c.in.Path(l.body.is.Module, l.body.is.Path...)
+		if err != nil {
+			c.out.Dropped[c.p.slots[l.slot]] = fmt.Sprintf("which items, %s says: %v", l.body.is, err)
+			return
+		}
+		other.Slot, other.B, other.C = capture.SkipIsNot, uint32(v.Addr()), uint32(v.Addr()>>32)
+	}
 	head := c.out.Plan.OpCount
 	c.emit(op)
 	skip := -1
-	if l.body.notNone != "" {
-		c.emit(capture.Op{Code: capture.OpAttr, Dst: uint8(top + 1), Src: capture.MaxRegs, A: uint32(c.name(l.body.notNone, Function{}))})
-		skip = c.emit(capture.Op{Code: capture.OpSkip, Src: uint8(top + 1), Slot: capture.SkipNone})
+	if l.body.attr != "" {
+		c.emit(capture.Op{Code: capture.OpAttr, Dst: uint8(top + 1), Src: capture.MaxRegs, A: uint32(c.name(l.body.attr, Function{}))})
+		skip = c.emit(other)
 	}
 	var way []string // attributes whose objects are in registers
 	for _, p := range l.body.paths {
@@ -141,17 +164,28 @@ func (r *Ref) Differs(other *Ref) Cond {
 }
 
 // When has a part, and what hangs off it, read only if a condition holds, which is
-// about parts that were added before. Captures have none of its slots otherwise.
+// about parts that were added before, and are read whenever this one may be. Captures have
+// none of its slots otherwise.
 func (r *Ref) When(cond Cond) *Ref {
 	for _, on := range []*Ref{cond.of, cond.other} {
 		for up := on; up != nil; up = up.parent {
-			r.plan.check(up.when == nil, "the condition of %s is about %s, which is not always read", r, on)
+			r.plan.check(up.when == nil || r.below(up), "the condition of %s is about %s, which is not always read", r, on)
 			r.plan.check(up != r, "the condition of %s is about itself", r)
 		}
 	}
 	r.plan.check(r.when == nil, "%s has two conditions", r)
 	r.when = &cond
 	return r
+}
+
+// below tells whether a part hangs off another one.
+func (r *Ref) below(other *Ref) bool {
+	for up := r.parent; up != nil; up = up.parent {
+		if up == other {
+			return true
+		}
+	}
+	return false
 }
 
 // when emits the condition of a part and returns where it is, -1 if there is none.

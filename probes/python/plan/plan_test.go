@@ -141,6 +141,48 @@ func TestCompile(t *testing.T) {
 	}
 }
 
+// TestCompileNested checks conditions within conditions, and those about items.
+func TestCompileNested(t *testing.T) {
+	in, _ := start(t)
+	p := step()
+	self := p.Local("self")
+	at := p.Local("out").When(self.IsNot(Func("__main__", "Engine")))
+	list := at.Attr("list")
+	at.Attr("list").When(list.Differs(self)).EachPathIs("each", 9, 32, "flag", Func("builtins", "False"), "id")
+	at.Attr("list").EachPathIs("gone", 9, 32, "flag", Func("__main__", "absent"), "id")
+	prog, err := p.Compile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(prog.Dropped) != 1 || !strings.Contains(prog.Dropped["gone"], "absent") {
+		t.Errorf("dropped: %v", prog.Dropped)
+	}
+	no, err := in.Path("builtins", "False")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var skips []capture.Op
+	for n, op := range prog.Plan.Ops[:prog.Plan.OpCount] {
+		if op.Code == capture.OpSkip {
+			skips = append(skips, op)
+			if uint32(n)+op.A >= prog.Plan.OpCount {
+				t.Errorf("op %d passes over %d of %d", n, op.A, prog.Plan.OpCount)
+			}
+		}
+	}
+	if len(skips) != 3 || skips[0].Slot != capture.SkipIs || skips[1].Slot != capture.SkipSame || skips[2].Slot != capture.SkipIsNot ||
+		skips[2].B != uint32(no.Addr()) || skips[2].C != uint32(no.Addr()>>32) {
+		t.Errorf("conditions %+v", skips)
+	}
+	p = step()
+	self = p.Local("self")
+	list = p.Local("out").When(self.IsNot(Func("__main__", "Engine"))).Attr("list")
+	p.Local("out").When(list.Differs(self)).Attr("x").Value("x")
+	if _, err := p.Compile(in); err == nil || !strings.Contains(err.Error(), "not always read") {
+		t.Errorf("a condition about what is read by another one: %v", err)
+	}
+}
+
 // TestCompileEach checks the ops of paths: what they share is read once, conditions
 // pass over what they are about, and registers in use are left alone.
 func TestCompileEach(t *testing.T) {

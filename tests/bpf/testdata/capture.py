@@ -90,6 +90,7 @@ class Job:
         self.wide = Wide(r, r.choice([8, 45])) if r.random() < 0.8 else None
         self.reason = r.choice([None, "stop", 0])
         self.ids = list(range(r.randint(0, 9)))
+        self.stream = r.choice([True, False, 0, None])
 
 
 class Queue(collections.deque):
@@ -200,6 +201,8 @@ class Maker:
             "jobs": [[j.id, j.stats.number, j.stats.ratio, s(j.stats.text, 40), j.wide.a3 if j.wide else gone, len(j.ids)]
                      for j in jobs],
             "ended": [[j.id, j.stats.ratio] for j in jobs if j.reason is not None],
+            "alone": [[j.id, j.stats.ratio] for j in jobs if j.stream is False],
+            "low_others": ids if level is Level.LOW and others is not jobs else "not read",
             "by_name": [[j.id, j.wide.a7 if j.wide else gone] for j in jobs],
             "low": ids if level is Level.LOW else "not read", "high": ids if level is not Level.LOW else "not read",
             "others": ids if others is not jobs else "not read", "others_len": len(others) if others is not jobs else "not read",
@@ -224,7 +227,7 @@ class Maker:
         cell = r.choice(INTS)
         jobs = [Job(r, i) for i in range(r.randint(0, 40))]
         by_name = {j.id: j for j in jobs}
-        others = r.choice([jobs, list(jobs)])
+        others = self.others = r.choice([jobs, list(jobs)])
         function = self.say
         self.say(how, out, local, cell, big, items, level, text, maybe, jobs, others)
         clock()
