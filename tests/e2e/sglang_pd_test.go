@@ -79,6 +79,7 @@ type handedOver struct {
 	path       string
 	stream     bool
 	tokens     int
+	whole      bool    // the text may not end before, though the server does not know
 	completion float64 // what the decode server says
 }
 
@@ -87,7 +88,12 @@ func (h *handedOver) send(ctx context.Context, prefill, decode *engine, bootstra
 	prompt := fmt.Sprintf("room %d: %s", h.room, strings.Repeat("and on ", h.room%7))
 	body := map[string]any{"stream": h.stream, "bootstrap_host": "127.0.0.1", "bootstrap_port": bootstrap, "bootstrap_room": h.room}
 	if h.path == "/generate" {
-		body["text"], body["sampling_params"] = prompt, map[string]any{"max_new_tokens": h.tokens, "ignore_eos": true, "temperature": 0.7}
+		params := map[string]any{"max_new_tokens": h.tokens, "ignore_eos": true, "temperature": 0.7}
+		if h.whole {
+			delete(params, "ignore_eos")
+			params["min_new_tokens"] = h.tokens
+		}
+		body["text"], body["sampling_params"] = prompt, params
 	} else {
 		body["prompt"], body["model"], body["max_tokens"], body["ignore_eos"], body["temperature"] = prompt, "tiny", h.tokens, true, 0.7
 		if h.stream {
@@ -153,16 +159,47 @@ func completionOf(ctx context.Context, url string, body []byte) (float64, error)
 	return tokens, nil
 }
 
+// handedOverLayout is a way to run the two servers.
+type handedOverLayout struct {
+	name  string
+	env   []string
+	flags []string
+	ranks int  // schedulers of each server
+	put   bool // requests are put back
+	make  func(i int) handedOver
+}
+
 // TestSGLangDisaggregated compares our spans of a prefill and a decode server with those
 // that they make themselves.
 func TestSGLangDisaggregated(t *testing.T) {
 	needSGLang(t)
 	if os.Getenv("INFERSPAN_LAYOUTS") != "1" {
-		t.Skip("INFERSPAN_LAYOUTS=1 is not set: this test starts two engines")
+		t.Skip("INFERSPAN_LAYOUTS=1 is not set: this test starts two engines at a time")
 	}
+	short := func(i int) handedOver {
+		h := handedOver{room: 1000 + i, path: "/generate", stream: i%2 == 0, tokens: 1 + i%12}
+		if i%4 == 3 {
+			h.path, h.stream = "/v1/completions", i%8 == 3
+		}
+		return h
+	}
+	for _, l := range []handedOverLayout{
+		{name: "one rank", ranks: 1, make: short},
+		// Both admit as many requests as there is room for what they have so far.
+		{name: "retraction", flags: []string{"--max-total-tokens", "2000", "--num-reserved-decode-tokens", "1"}, ranks: 1, put: true,
+			make: func(i int) handedOver {
+				return handedOver{room: 1000 + i, path: "/generate", stream: i%2 == 0, tokens: 150 + 5*i, whole: true}
+			}},
+		{name: "two ranks", env: []string{"SGLANG_CPU_OMP_THREADS_BIND=0|1", "SGLANG_NCCL_SO_PATH=/nonexistent/libnccl.so"}, flags: []string{"--tp-size", "2"}, ranks: 2, make: short},
+	} {
+		t.Run(l.name, func(t *testing.T) { l.run(t) })
+	}
+}
+
+func (l *handedOverLayout) run(t *testing.T) {
 	c := collectortest.Start(t)
-	prefill, decode, bootstrap := startPD(t, []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"},
-		"--sleep-on-idle", "--enable-metrics", "--enable-trace", "--otlp-traces-endpoint", c.Endpoint+"/v1/traces")
+	prefill, decode, bootstrap := startPD(t, append([]string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"}, l.env...),
+		append([]string{"--sleep-on-idle", "--enable-metrics", "--enable-trace", "--otlp-traces-endpoint", c.Endpoint + "/v1/traces"}, l.flags...)...)
 	var tracers []*tracer
 	var addrs []string
 	for i, e := range []*engine{prefill, decode} {
@@ -174,10 +211,7 @@ func TestSGLangDisaggregated(t *testing.T) {
 	began := time.Now().UnixNano()
 	reqs := make([]handedOver, 24)
 	for i := range reqs {
-		reqs[i] = handedOver{room: 1000 + i, path: "/generate", stream: i%2 == 0, tokens: 1 + i%12}
-		if i%4 == 3 {
-			reqs[i].path, reqs[i].stream = "/v1/completions", i%8 == 3
-		}
+		reqs[i] = l.make(i)
 	}
 	entries := 0
 	for i := range reqs {
@@ -222,7 +256,7 @@ func TestSGLangDisaggregated(t *testing.T) {
 
 	f := &faults{t: t}
 	defer f.end("disaggregation")
-	w := &twins{f: f}
+	w := &twins{f: f, silent: l.ranks > 1}
 	w.find(t, native, got)
 	w.report(t)
 	if n := len(w.nativeTrees); n != 2*len(reqs) {
@@ -235,6 +269,9 @@ func TestSGLangDisaggregated(t *testing.T) {
 		if w.starts[stage] == nil {
 			f.add("no %s was compared", stage)
 		}
+	}
+	if back := w.starts["event retract"] != nil; back != l.put {
+		f.add("requests were put back: %v, want %v", back, l.put)
 	}
 	handedOvers(f, reqs, treesOf(got))
 }

@@ -24,6 +24,7 @@ type twins struct {
 	known           map[string]int // differences that are the engine's own, or documented
 	nativeTrees     []*otelTree
 	joined          []joined
+	silent          bool // there are ranks that send nothing
 }
 
 const (
@@ -231,6 +232,8 @@ func (w *twins) nearest(theirs, mine []*otel, n *otelTree) {
 		case a.twin != nil:
 		case a.Name == "decode_loop" && marked(n.twin):
 			w.known["decode_loop of the last results of a request that does not stream, said to be missing"]++
+		case w.silent && silentStages[a.Name] && marked(n.twin):
+			w.known["stages of ranks that send nothing, said to be missing"]++
 		case a.Name == "api_server_dispatch" && warmUp(n):
 			w.known["api_server_dispatch of warm-ups, whose stamps nothing leads to"]++
 		default:
@@ -238,6 +241,9 @@ func (w *twins) nearest(theirs, mine []*otel, n *otelTree) {
 		}
 	}
 }
+
+// silentStages are those that only what is sent may show.
+var silentStages = map[string]bool{"decode_loop": true, "prefill_forward": true, "prefill_transfer_kv_cache": true}
 
 // marked: a scheduler's thread says that stages of it were not seen.
 func marked(t *otelTree) bool {

@@ -202,7 +202,7 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 			chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
 		}
 	}
-	if name == planBatch && has(stats, stampNames[stampDecoded]) {
+	if loop == loops[0] && name == planBatch && has(stats, stampNames[stampDecoded]) {
 		leftPlan(in, p, batch, mode)
 	}
 	// Last, since it may need all the room that is left.
