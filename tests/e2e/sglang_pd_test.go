@@ -256,7 +256,7 @@ func (l *handedOverLayout) run(t *testing.T) {
 
 	f := &faults{t: t}
 	defer f.end("disaggregation")
-	w := &twins{f: f, silent: l.ranks > 1}
+	w := &twins{f: f}
 	w.find(t, native, got)
 	w.report(t)
 	if n := len(w.nativeTrees); n != 2*len(reqs) {
@@ -270,10 +270,24 @@ func (l *handedOverLayout) run(t *testing.T) {
 			f.add("no %s was compared", stage)
 		}
 	}
+	if n := len(threadsOf(got)); n != 2*l.ranks {
+		f.add("requests were in %d schedulers, want %d", n, 2*l.ranks)
+	}
 	if back := w.starts["event retract"] != nil; back != l.put {
 		f.add("requests were put back: %v, want %v", back, l.put)
 	}
 	handedOvers(f, reqs, treesOf(got))
+}
+
+// threadsOf gives the schedulers that have threads, by name.
+func threadsOf(spans []collectortest.Span) map[string]bool {
+	out := map[string]bool{}
+	for _, s := range spans {
+		if label, _ := s.Attrs["thread_label"].(string); strings.HasSuffix(label, "Scheduler") {
+			out[s.Name] = true
+		}
+	}
+	return out
 }
 
 // handedOvers checks that each request has a tree of each server, with the room and the

@@ -24,7 +24,7 @@ type twins struct {
 	known           map[string]int // differences that are the engine's own, or documented
 	nativeTrees     []*otelTree
 	joined          []joined
-	silent          bool // there are ranks that send nothing
+	silent          map[*otel]*otel // the engine's threads of ranks that send nothing and what is on them, by span
 }
 
 const (
@@ -77,6 +77,18 @@ func (w *twins) find(t *testing.T, native, ours []collectortest.Span) {
 		}
 	}
 	w.nativeTrees = theirs
+	w.silent = map[*otel]*otel{}
+	for _, n := range theirs {
+		for _, th := range n.threads {
+			if rank, err := toFloat(th.Attrs["tp_rank"]); err != nil || rank == 0 {
+				continue
+			}
+			w.silent[th] = th
+			for _, s := range th.stages() {
+				w.silent[s] = th
+			}
+		}
+	}
 	w.starts, w.ends, w.numbers = map[string]*differences{}, map[string]*differences{}, map[string]*differences{}
 	w.byID = map[string]*otel{}
 	for _, list := range [][]*otelTree{theirs, mine} {
@@ -191,6 +203,9 @@ func (w *twins) pair(n *otelTree) {
 	w.nearest(n.threads, m.threads, n)
 	for _, th := range n.threads {
 		if th.twin == nil {
+			if w.silent[th] != nil && endsAtOnce(n) {
+				continue
+			}
 			for _, s := range th.stages() {
 				w.missing[s.layer()]++
 			}
@@ -232,8 +247,10 @@ func (w *twins) nearest(theirs, mine []*otel, n *otelTree) {
 		case a.twin != nil:
 		case a.Name == "decode_loop" && marked(n.twin):
 			w.known["decode_loop of the last results of a request that does not stream, said to be missing"]++
-		case w.silent && silentStages[a.Name] && marked(n.twin):
+		case w.silent[a] != nil && w.silent[a] != a && w.silent[a].twin != nil && silentStages[a.Name] && says(w.silent[a].twin):
 			w.known["stages of ranks that send nothing, said to be missing"]++
+		case w.silent[a] == a && endsAtOnce(n):
+			w.known["threads of ranks that send nothing, of requests that run no batch there"]++
 		case a.Name == "api_server_dispatch" && warmUp(n):
 			w.known["api_server_dispatch of warm-ups, whose stamps nothing leads to"]++
 		default:
@@ -242,13 +259,26 @@ func (w *twins) nearest(theirs, mine []*otel, n *otelTree) {
 	}
 }
 
-// silentStages are those that only what is sent may show.
-var silentStages = map[string]bool{"decode_loop": true, "prefill_forward": true, "prefill_transfer_kv_cache": true}
+// silentStages are those that only what is sent shows, the stamps of several of them on a
+// decode server.
+var silentStages = map[string]bool{
+	"decode_loop": true, "prefill_forward": true, "prefill_transfer_kv_cache": true,
+	"decode_prepare": true, "decode_bootstrap": true, "decode_transferred": true,
+}
+
+// endsAtOnce: the first token, which another server may have computed, is the last.
+func endsAtOnce(n *otelTree) bool {
+	if n.root == nil {
+		return false
+	}
+	tokens, err := toFloat(n.root.Attrs["gen_ai.usage.completion_tokens"])
+	return err == nil && tokens == 1
+}
 
 // marked: a scheduler's thread says that stages of it were not seen.
-func marked(t *otelTree) bool {
-	return slices.ContainsFunc(t.threads, func(s *otel) bool {
-		label, _ := s.Attrs["thread_label"].(string)
-		return strings.HasSuffix(label, "Scheduler") && strings.Contains(fmt.Sprint(s.Attrs["inferspan.partial"]), "stages")
-	})
+func marked(t *otelTree) bool { return slices.ContainsFunc(t.threads, says) }
+
+func says(thread *otel) bool {
+	label, _ := thread.Attrs["thread_label"].(string)
+	return strings.HasSuffix(label, "Scheduler") && strings.Contains(fmt.Sprint(thread.Attrs["inferspan.partial"]), "stages")
 }

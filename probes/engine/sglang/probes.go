@@ -202,11 +202,11 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 			chunked.Attr("time_stats").Attr(stampNames[stampChunk]).Value(slotChunkedAt)
 		}
 	}
-	if loop == loops[0] && name == planBatch && has(stats, stampNames[stampDecoded]) {
-		leftPlan(in, p, batch, mode)
-	}
-	// Last, since it may need all the room that is left.
+	// Late, since it may need all the room that is left.
 	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, nil)
+	if loop == loops[0] && name == planBatch && has(stats, stampNames[stampDecoded]) {
+		leftPlan(in, p, mode)
+	}
 	return p
 }
 
@@ -217,7 +217,7 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 // of the batch before is another one than this batch's if any of them left.
 //
 // A request that streams is read when its outputs are sent.
-func leftPlan(in *python.Interp, p *plan.Plan, batch *plan.Ref, mode *plan.Ref) {
+func leftPlan(in *python.Interp, p *plan.Plan, mode *plan.Ref) {
 	fields, err := in.Path(moduleBatch, "ScheduleBatch", "__dataclass_fields__")
 	if err != nil {
 		return
@@ -229,7 +229,7 @@ func leftPlan(in *python.Interp, p *plan.Plan, batch *plan.Ref, mode *plan.Ref) 
 	if first, err := entries[0].Key.Str(); err != nil || first != "reqs" {
 		return
 	}
-	reqs := batch.Attr("reqs")
+	reqs := p.Local("batch").Attr("reqs")
 	kept := p.Local("self").When(mode.Is(decodeMode)).Attr("batch_record_buf")
 	for i, slot := range slotsLeft {
 		fields := kept.Index(i).Index(1)
