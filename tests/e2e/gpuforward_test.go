@@ -212,23 +212,25 @@ func checkWorkers(t *testing.T, e *engine, counted string, n int, steps []*span,
 	return of[0], leads
 }
 
+// childrenOf lists the processes that a process started.
+func childrenOf(pid int) (pids []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		b, _ := os.ReadFile(task)
+		for _, x := range strings.Fields(string(b)) {
+			if n, err := strconv.Atoi(x); err == nil {
+				pids = append(pids, n)
+			}
+		}
+	}
+	return pids
+}
+
 // workerPID finds the worker of a rank among the grandchildren of the API server.
 func workerPID(t *testing.T, e *engine, rank int) int {
 	t.Helper()
-	children := func(pid int) (pids []int) {
-		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-		for _, task := range tasks {
-			b, _ := os.ReadFile(task)
-			for _, x := range strings.Fields(string(b)) {
-				if n, err := strconv.Atoi(x); err == nil {
-					pids = append(pids, n)
-				}
-			}
-		}
-		return pids
-	}
-	for _, core := range children(e.pid) {
-		for _, pid := range children(core) {
+	for _, core := range childrenOf(e.pid) {
+		for _, pid := range childrenOf(core) {
 			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			if strings.HasPrefix(string(b), fmt.Sprintf("VLLM::Worker_TP%d", rank)) {
 				return pid

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -19,7 +20,8 @@ import (
 const serveSGLangCUDA = "../engines/sglang-cuda/serve.sh"
 
 // TestGPUSGLangForward is TestGPUForward for SGLang, whose steps are marked behind their
-// launch, and at its beginning where it does not overlap them; and TestGPUShare.
+// launch, and at its beginning where it does not overlap them; and TestGPUShare. Of several
+// ranks the passes are those of the first.
 func TestGPUSGLangForward(t *testing.T) {
 	needGPUOf(t, "sglang-cuda-0.5.23", "engine-sglang-cuda")
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
@@ -29,24 +31,50 @@ func TestGPUSGLangForward(t *testing.T) {
 	defer stats.Close()
 	for _, c := range []struct {
 		name, mode, kernel string
+		ranks              int
 		flags              []string
 	}{
-		{"eager", "eager", "2000", nil},
-		{"graph", "graph", "100000", nil},
-		{"no overlap", "graph", "20000", []string{"--disable-overlap-schedule"}},
+		{"eager", "eager", "2000", 1, nil},
+		{"graph", "graph", "100000", 1, nil},
+		{"no overlap", "graph", "20000", 1, []string{"--disable-overlap-schedule"}},
+		{"eager-2", "eager", "2000", 2, nil},
+		{"graph-2", "graph", "100000", 2, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			sglangForward(t, c.mode, c.kernel, len(c.flags) == 0, append([]string{"--sleep-on-idle", "--chunked-prefill-size", "64"}, c.flags...))
+			flags := append([]string{"--sleep-on-idle", "--chunked-prefill-size", "64"}, c.flags...)
+			if c.ranks > 1 {
+				flags = append(flags, "--tp-size", strconv.Itoa(c.ranks), "--disable-custom-all-reduce")
+			}
+			sglangForward(t, c.mode, c.kernel, c.ranks, len(c.flags) == 0, flags)
 		})
 	}
 }
 
-func sglangForward(t *testing.T, mode, kernel string, overlap bool, flags []string) {
+// scheduler finds the scheduler of SGLang's first rank, whose main thread has its number.
+func scheduler(t *testing.T, e *engine) int {
+	t.Helper()
+	for _, pid := range childrenOf(e.pid) {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if name := strings.TrimRight(string(b), "\x00 "); name == "sglang::scheduler" || name == "sglang::scheduler_TP0" {
+			return pid
+		}
+	}
+	t.Fatal("no scheduler of the first rank")
+	return 0
+}
+
+func sglangForward(t *testing.T, mode, kernel string, ranks int, overlap bool, flags []string) {
 	log := filepath.Join(outDir(t), "gpu.ndjson")
 	if err := os.RemoveAll(log); err != nil {
 		t.Fatal(err)
 	}
-	e := startWith(t, serveSGLangCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=" + kernel}, flags...)
+	e := startWith(t, serveSGLangCUDA, []string{"CUDA_MODE=" + mode, "FAKE_CUDA_LOG=" + log, "FAKE_CUDA_KERNEL_NS=" + kernel, "FAKE_CUDA_DEVICES=" + strconv.Itoa(ranks)}, flags...)
+	// The log of the first rank: each has a device, and the same number of steps.
+	first := scheduler(t, e)
+	gpuLog := func(t *testing.T, log string, from int) ([]gpuOp, int) {
+		ops, end := gpuLog(t, log, from)
+		return slices.DeleteFunc(ops, func(o gpuOp) bool { return ranks > 1 && o.Tid != first }), end
+	}
 	prompts := 0
 	load := func(tokens int) {
 		e.generate(t, 1, tokens)
@@ -84,7 +112,7 @@ func sglangForward(t *testing.T, mode, kernel string, overlap bool, flags []stri
 			runs = append(runs, r)
 		}
 		steps := runs[1]["steps"] - runs[0]["steps"]
-		row, sum := cudaTraps(func(p string) float64 { return (runs[1][p] - runs[0][p]) / steps })
+		row, sum := cudaTraps(func(p string) float64 { return (runs[1][p] - runs[0][p]) / steps / float64(ranks) })
 		fmt.Fprintf(w, "%s\t%.0f\t", counted, steps)
 		for _, x := range row {
 			fmt.Fprintf(w, "%.2f\t", x)
@@ -104,7 +132,7 @@ func sglangForward(t *testing.T, mode, kernel string, overlap bool, flags []stri
 		}
 		checkShares(t, counted, method, spans, lines, ops)
 	}
-	if overlap && mode == "eager" {
+	if overlap && mode == "eager" && ranks == 1 {
 		sampledLater(t, e)
 	}
 	w.Flush()
