@@ -28,14 +28,19 @@ static __always_inline struct cuda_graph *cuda_count(struct cuda_thread *t, __u6
 
 static __always_inline void cuda_launched(struct cuda_thread *t)
 {
+	__u64 n = t->bursts;
+
 	t->last = bpf_ktime_get_ns();
 	if (!t->first)
 		t->first = t->last;
-	if (t->apart || !t->bursts) {
-		t->burst[t->bursts++ % GPU_BURSTS].first = t->last;
+	if (t->apart || !n) {
+		t->bursts = n + 1;
 		t->apart = 0;
+		if (n < GPU_BURSTS)
+			t->burst[n].first = t->burst[n].last = t->last;
+	} else if (n <= GPU_BURSTS) {
+		t->burst[(n - 1) % GPU_BURSTS].last = t->last;
 	}
-	t->burst[(t->bursts - 1) % GPU_BURSTS].last = t->last;
 }
 
 /* A launch of one kernel; at is where the handle of its stream lies. */

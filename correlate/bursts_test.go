@@ -26,6 +26,8 @@ func TestFirstFrom(t *testing.T) {
 		{"the room is used up", 10, many, 45, 50},
 		{"the first one may be missing", 1, many, 5, 0},
 		{"the first one is there", 1, many[:7], 5, 10},
+		{"later ones are missing", 10, many, 15, 20},
+		{"all that there is room for is before", 10, many, 85, 0},
 		{"no bursts, as in older recordings", 10, nil, 15, 0},
 	} {
 		p := pass{first: at(c.first)}

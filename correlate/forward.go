@@ -228,8 +228,8 @@ func (p *pass) firstFrom(at signal.Mono) signal.Mono {
 	if p.first >= at {
 		return p.first
 	}
-	// Earlier bursts may be missing where there is no room for one more.
-	certain := p.bursts[signal.GPUBursts-1].First == 0
+	// In older recordings earlier bursts may be missing where there is no room for one more.
+	certain := p.bursts[0].First == p.first || p.bursts[signal.GPUBursts-1].First == 0
 	for _, b := range p.bursts {
 		switch {
 		case b.First == 0, b.First < at && at <= b.Last:

@@ -74,8 +74,10 @@ type GPUBurst struct{ First, Last uint64 }
 // GPUBursts is how many are behind a mark at most.
 const GPUBursts = 8
 
-// Bursts are the latest bursts of a thread since its mark before this one, in their order,
-// from the data of the mark's record: earlier ones are missing if there are GPUBursts.
+// Bursts are the first bursts of a thread since its mark before this one, in their order, from
+// the data of the mark's record: later ones may be missing if there are GPUBursts. In older
+// recordings they are the latest ones, and earlier ones may be missing: the first one does not
+// begin with First then.
 func (r *Record) Bursts() (bursts [GPUBursts]GPUBurst, n int) {
 	for b := r.Data; len(b) >= 16 && n < GPUBursts; b = b[16:] {
 		bursts[n] = GPUBurst{le.Uint64(b), le.Uint64(b[8:])}

@@ -20,9 +20,9 @@ struct cuda_process {
 	__u64 paired;  /* the runtime's launches that were looked at for their functions */
 	__u64 beyond;  /* launches that are not counted by function: there are too many */
 	__u64 unnoted; /* names that were not noted: there were too many at once */
-	__u64 unnamed
-		[GPU_UNNAMED]; /* launches of graphs, while launches are counted, whose functions are not known */
-	__u64 edited;          /* when a node was last changed of which the graph is not told */
+	/* Launches of graphs, while launches are counted, whose functions are not known. */
+	__u64 unnamed[GPU_UNNAMED];
+	__u64 edited; /* when a node was last changed of which the graph is not told */
 };
 
 /* Key: tgid in the agent's PID namespace. One entry per process that uses a GPU. */
@@ -54,7 +54,7 @@ struct cuda_thread {
 	__u64 runtime[GPU_PAIRS]; /* driver, and one, when the runtime's last call began; 0 if there was none */
 	__u64 epoch;              /* of runtime */
 	__u64 under;              /* function of the runtime's launch under way, 0 if it is not looked at */
-	/* Since the last mark: how many there were, the latest ones, and that the next launch
+	/* Since the last mark: how many there were, the first ones, and that the next launch
 	 * begins another. */
 	__u64 bursts;
 	struct gpu_burst burst[GPU_BURSTS];

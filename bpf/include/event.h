@@ -269,5 +269,6 @@ struct gpu_burst {
 	__u64 last;
 };
 
-/* Behind a GPU_MARK: the latest bursts since the one before, in no order. */
+/* Behind a GPU_MARK: the first bursts since the one before. Collectives record an event each,
+ * so that a step of tensor parallel ranks has many; what matters is where it begins. */
 #define GPU_BURSTS 8

@@ -57,12 +57,13 @@ type GPUPoint struct {
 type GPUMark struct {
 	GPUPoint
 	Step StepMark
-	// Bursts are the latest of the launches between First and Last, in their order, those
-	// with no event recorded in between as one. The last ones are zero if there are fewer.
+	// Bursts are the first of the launches between First and Last, in their order, those
+	// with no event recorded in between as one; the latest ones, if the first of them is not
+	// First. The last ones are zero if there are fewer.
 	Bursts [GPUBursts]GPUBurst
 }
 
-// GPUBursts is how many bursts a mark has at most; there may have been more before them.
+// GPUBursts is how many bursts a mark has at most; there may have been more.
 const GPUBursts = 8
 
 // GPUBurst is launches that follow each other.

@@ -139,9 +139,16 @@ func attach(t *testing.T, e *engine, flags ...string) *tracer {
 // attachTo is attach, with the name of the file of spans where a test has several.
 func attachTo(t *testing.T, e *engine, name string, flags ...string) *tracer {
 	t.Helper()
+	return attachWith(t, binary, nil, e, name, flags...)
+}
+
+// attachWith is attachTo with another build of the tracer, and more in its environment.
+func attachWith(t *testing.T, program string, env []string, e *engine, name string, flags ...string) *tracer {
+	t.Helper()
 	tr := &tracer{jsonl: filepath.Join(outDir(t), name+".jsonl"), done: make(chan error, 1)}
 	args := append([]string{"attach", "--pid", strconv.Itoa(e.pid), "--jsonl", tr.jsonl}, slices.Concat(unbounded, flags)...)
-	tr.cmd = exec.Command(binary, args...)
+	tr.cmd = exec.Command(program, args...)
+	tr.cmd.Env = append(os.Environ(), env...)
 	tr.cmd.Stdout, tr.cmd.Stderr = &tr.stdout, &tr.stderr
 	if err := tr.cmd.Start(); err != nil {
 		t.Fatal(err)
