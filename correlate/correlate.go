@@ -229,6 +229,8 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.GPUMark:
 		c.tick(s.At)
 		c.gpuMark(s)
+	case *signal.RankLaunched:
+		c.rankLaunched(s)
 	case *signal.MessageTaken:
 		c.tick(s.At)
 		c.messageTaken(s)

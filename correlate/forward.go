@@ -25,6 +25,8 @@ type gpuHost struct {
 	epoch    uint32          // of the latest point, 0 if there is none
 	broken   bool            // marks were lost since the latest pass
 	behind   bool            // marks are behind the launches of steps
+	rank     bool            // it does what core does, the first of its ranks
+	launched int64           // of a rank: number of the latest step that it launched
 	passes   []*pass
 
 	busyUntil signal.Mono // done, of the latest pass that was shared out
@@ -39,6 +41,9 @@ const maxPasses = 64
 // pass is the GPU work of one step.
 type pass struct {
 	step        signal.Mono // Launched of its Step, or Schedule if that has none; of a worker's Dispatch, 0: of none
+	number      int64       // of a rank: of its step, 0: of none
+	more        bool        // of a rank: some of it is launched behind the mark
+	schedule    signal.Mono // when its launch began, if that is told
 	untold      bool        // of a worker: it is not known what message it is of
 	over        bool        // of a worker: it ended with the next step, or with no message to be worked on
 	begin       signal.Mono // nothing of it was called for before, or it is not seen whole
@@ -83,7 +88,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		if s.Step == signal.StepUnmarked {
 			return
 		}
-		*h = gpuHost{pid: s.PID, tid: s.TID, core: h.core, busyUntil: h.busyUntil, settled: h.settled, reached: h.reached} // another thread schedules now
+		*h = gpuHost{pid: s.PID, tid: s.TID, core: h.core, rank: h.rank, busyUntil: h.busyUntil, settled: h.settled, reached: h.reached} // another thread schedules now
 	}
 	lost := !h.goesOn(&s.GPUPoint) || s.Marks != h.marks+1
 	before := h.mark
@@ -108,19 +113,27 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 		}
 		c.passesClosed(e)
 	case signal.StepBegins:
-		h.core = s.PID
+		h.schedules(s.PID)
 		if p != nil {
 			p.closed = true
 		}
 		h.add(&pass{step: s.At, begin: s.At, from: s.GPUPoint, to: s.GPUPoint})
 	case signal.StepLaunched:
-		h.core, h.behind = s.PID, true
+		h.schedules(s.PID)
+		h.behind = true
 		if s.Marks == 1 && s.Epoch == 1 {
 			before = signal.GPUPoint{At: e.lookedFrom(s.PID), Epoch: s.Epoch, Launches: s.Launches}
 		}
 		if !lost && before.At != 0 {
 			h.add(&pass{step: s.At, begin: before.At, end: s.At, from: before, to: s.GPUPoint, first: s.First, last: s.Last, bursts: s.Bursts, closed: true})
 		}
+	}
+}
+
+// schedules: the process schedules steps, of its own but for a rank.
+func (h *gpuHost) schedules(pid uint32) {
+	if !h.rank {
+		h.core = pid
 	}
 }
 
@@ -196,6 +209,9 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 			return // of no step, or of one that is not launched yet
 		}
 		p.await(s)
+		if h.rank {
+			c.passesClosed(c.engine(s.Engine))
+		}
 		return
 	}
 }
@@ -255,21 +271,28 @@ func (e *engine) passOf(s *signal.Step) *pass {
 	if i < 0 {
 		return nil
 	}
-	p := h.passes[i]
 	if s.More {
-		p.torn = true
+		h.passes[i].torn = true
 		if next := i + 1; next < len(h.passes) && h.passes[next].follows {
 			h.passes[next].torn = true
 		}
 	}
-	if p.end != 0 && s.Schedule < p.begin {
-		return nil // it was being launched when that began to be seen, or had no time
-	}
-	if p.torn || s.Detail != signal.StepSeen && !p.closed {
+	if p := h.passes[i]; s.Detail != signal.StepSeen && !p.closed {
 		return nil
 	}
+	return h.launchedPass(i, s.Schedule)
+}
+
+// launchedPass returns pass i of a process that schedules steps, nil if it was not seen whole.
+// Its launch began at schedule.
+func (h *gpuHost) launchedPass(i int, schedule signal.Mono) *pass {
+	p := h.passes[i]
+	if p.torn || p.end != 0 && schedule < p.begin {
+		return nil // it was being launched when that began to be seen, or had no time
+	}
 	seen := *p // what the thread does from here on is not of the step
-	seen.first = p.firstFrom(s.Schedule)
+	seen.schedule = schedule
+	seen.first = p.firstFrom(schedule)
 	seen.forgetLaunches()
 	if before := i - 1; p.follows && before >= 0 && h.passes[before].waited && p.launches() && seen.first != 0 {
 		seen.gap = signal.Some(int64(seen.first - h.passes[before].wait.At))

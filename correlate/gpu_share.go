@@ -361,6 +361,9 @@ func (l *gpuLedger) give(i *energyInterval, u *gpuUse) {
 func (l *gpuLedger) conclude(e *engine) {
 	until := signal.Mono(1<<63 - 1)
 	for _, h := range e.gpuHosts {
+		if h.rank {
+			continue // its time is that of the first rank
+		}
 		for _, p := range h.passes {
 			if h.underWay(p) {
 				until = min(until, p.begin)

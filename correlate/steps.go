@@ -171,7 +171,7 @@ func (c *Correlator) step(s *signal.Step) {
 	c.finishedBySteps(co, s.Finished)
 	if c.opt.StepRecords {
 		c.stepRecord(co, s, schedule, dispatch, update, gap, consecutive && !busy, work)
-	} else if work != nil && work.workers {
+	} else if work != nil && (work.workers || work.ranks) {
 		c.hold(co, s, work, nil)
 	}
 	t.number, t.update, t.seen, t.ever, t.losses = s.Number, update, true, true, c.losses
@@ -340,7 +340,7 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, up
 	if s.Method == signal.StepByDispatch {
 		rec.Method = methodDispatch
 	}
-	if work != nil && !work.workers {
+	if work != nil && !work.workers && !work.ranks {
 		rec.Forward = []trace.Forward{work.passes[0].record(c.clock)}
 	}
 	if len(s.Requests) > 0 {
@@ -360,7 +360,7 @@ func (c *Correlator) stepRecord(co *core, s *signal.Step, schedule, dispatch, up
 	for _, id := range s.Preempted {
 		rec.Preempted = append(rec.Preempted, string(id))
 	}
-	if work != nil && work.workers {
+	if work != nil && (work.workers || work.ranks) {
 		c.hold(co, s, work, &rec)
 		return
 	}

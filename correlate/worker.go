@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"cmp"
 	"slices"
 
 	"inferspan/correlate/semconv"
@@ -29,6 +30,7 @@ type workerPass struct {
 type stepWork struct {
 	passes  []workerPass
 	workers bool // they are processes of their own
+	ranks   bool // passes of other ranks are to come
 	// skews are the differences between the ranks' first launches, and between their last,
 	// in ns; where there is tensor parallelism only.
 	skews [len(skewOf)]signal.Opt[int64]
@@ -40,7 +42,8 @@ var skewOf = [...]string{"first", "last"}
 // heldStep is a step whose passes are not all known to have ended.
 type heldStep struct {
 	core     *core
-	dispatch signal.Mono
+	dispatch signal.Mono // or launch
+	number   int64       // of one of several ranks
 	work     *stepWork
 	record   *trace.Step // nil if none is asked for
 }
@@ -104,7 +107,11 @@ func (h *gpuHost) workerOf(core uint32) bool { return h.core == core && h.pid !=
 // own it is empty, and filled in by passesClosed.
 func (e *engine) workOf(s *signal.Step) *stepWork {
 	if p := e.passOf(s); p != nil {
-		return &stepWork{passes: []workerPass{{pass: p}}}
+		w := &stepWork{passes: []workerPass{{pass: p}}}
+		if s.Number.OK && e.ranks(s.Core.PID) > 0 {
+			w.ranks, w.passes[0].rank = true, e.tensorRank(s.Core.PID)
+		}
+		return w
 	}
 	if s.Dispatch <= 0 || !e.awaited(s.Core.PID) && !slices.ContainsFunc(e.gpuHosts, func(h *gpuHost) bool { return h.workerOf(s.Core.PID) }) {
 		return nil
@@ -154,7 +161,11 @@ func (e *engine) awaited(core uint32) bool {
 // hold keeps a step until the passes of its workers have ended.
 func (c *Correlator) hold(co *core, s *signal.Step, w *stepWork, record *trace.Step) {
 	e := co.eng
-	e.held = append(e.held, &heldStep{core: co, dispatch: s.Dispatch, work: w, record: record})
+	h := &heldStep{core: co, dispatch: s.Dispatch, work: w, record: record}
+	if w.ranks {
+		h.dispatch, h.number = cmp.Or(s.Launched, s.Schedule), s.Number.V
+	}
+	e.held = append(e.held, h)
 	c.passesClosed(e)
 	if n := len(e.held) - maxHeld; n > 0 {
 		c.letGo(e, n)
@@ -172,6 +183,9 @@ func (c *Correlator) passesClosed(e *engine) {
 
 // passed reports whether the passes of a step have ended, or are not to be had.
 func (e *engine) passed(s *heldStep) bool {
+	if s.work.ranks {
+		return e.ranksPassed(s)
+	}
 	if e.awaited(s.core.PID) {
 		return false
 	}
@@ -208,17 +222,26 @@ func (c *Correlator) letGo(e *engine, n int) {
 
 // fill takes the passes of a step that have ended into what is known of its work.
 func (c *Correlator) fill(e *engine, s *heldStep) {
-	hosts := 0
+	hosts, workers := 0, e.workersOf(s.core.PID)
+	if s.work.ranks {
+		hosts, workers = 1, 1+e.ranks(s.core.PID)
+	}
 	for _, h := range e.gpuHosts {
 		if !h.workerOf(s.core.PID) {
 			continue
 		}
 		hosts++
+		if h.rank {
+			if p := h.passOfRank(s.number); s.work.ranks && p != nil {
+				s.work.passes = append(s.work.passes, workerPass{e.tensorRank(h.pid), p})
+			}
+			continue
+		}
 		if i := h.at(s.dispatch); i >= 0 && h.passes[i].over {
 			s.work.passes = append(s.work.passes, workerPass{e.rank(h.pid), h.passOfWorker(i)})
 		}
 	}
-	e.kernels.workers(s.work.passes, e.workersOf(s.core.PID))
+	e.kernels.workers(s.work.passes, workers)
 	slices.SortStableFunc(s.work.passes, func(a, b workerPass) int { return int(a.rank.V - b.rank.V) })
 	if len(s.work.passes) == hosts && s.core.tensorParallel() == int64(hosts) {
 		s.work.compare(&s.core.steps)
@@ -362,7 +385,7 @@ func (p workerPass) record(k clock) trace.Forward {
 	f := p.pass.record(k)
 	f.Rank = known(p.rank)
 	if p.rank.OK {
-		f.Begin = k.wall(p.begin)
+		f.Begin = k.wall(cmp.Or(p.schedule, p.begin))
 	}
 	return f
 }

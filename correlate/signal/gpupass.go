@@ -100,6 +100,19 @@ type MessageTaken struct {
 	Step Mono
 }
 
+// RankLaunched: a rank that does what another scheduler does, the first of its ranks, has
+// launched a step at a mark, StepLaunched. It comes after the mark.
+type RankLaunched struct {
+	At     Mono // of the mark
+	Engine EngineID
+	PID    uint32
+	Core   Core  // the first of its ranks
+	Number int64 // of the step, the same as there
+	// Schedule and More are those of a Step.
+	Schedule Mono
+	More     bool
+}
+
 // GPUWait: a thread waited for its GPU, up to At.
 type GPUWait struct {
 	GPUPoint
@@ -118,4 +131,5 @@ type GPUWait struct {
 
 func (*GPUMark) isSignal()      {}
 func (*MessageTaken) isSignal() {}
+func (*RankLaunched) isSignal() {}
 func (*GPUWait) isSignal()      {}

@@ -76,7 +76,7 @@ func TestGPUSGLangEnergy(t *testing.T) {
 	program := nvmlBinary(t)
 	e := startWith(t, serveSGLangCUDA, []string{"CUDA_MODE=eager", "FAKE_CUDA_KERNEL_NS=50000"}, "--sleep-on-idle", "--chunked-prefill-size", "64")
 	e.generate(t, 8, 20) // compiles what the first requests need
-	env := []string{"LD_LIBRARY_PATH=" + filepath.Join(rig.Dir(t), "lib"), "FAKE_NVML_SCRIPT=" + drawing(t, scheduler(t, e), watts)}
+	env := []string{"LD_LIBRARY_PATH=" + filepath.Join(rig.Dir(t), "lib"), "FAKE_NVML_SCRIPT=" + drawing(t, scheduler(t, e, 0), watts)}
 	for _, counted := range []string{"all", "graph"} {
 		restSGLang(t, e)
 		tr := attachWith(t, program, env, e, "energy", "--cuda", counted, "--steps", "1")

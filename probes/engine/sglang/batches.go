@@ -22,6 +22,7 @@ const (
 // process is a scheduler.
 type process struct {
 	core    signal.Core
+	first   signal.Core // that it does the same as, PID 0: none, or not known
 	lives   map[string]*life
 	ended   []string    // in the order in which they ended
 	count   uint64      // captures of batches and outputs
@@ -190,6 +191,9 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 		p.number, p.some = b.number.V, true
 		queue, _ := v.int(slotQueue)
 		s.upto = b.number.V - 1 - queue
+	}
+	if p.first.PID != 0 && b.number.OK {
+		s.emit(&signal.RankLaunched{At: s.at, Engine: s.engine, PID: s.pid, Core: p.first, Number: b.number.V, Schedule: b.launch, More: b.more})
 	}
 	_, beforeWhole := c.list(p, s, v, &v.l.before, nil)
 	for i := range v.l.left {

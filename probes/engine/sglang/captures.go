@@ -90,6 +90,9 @@ func (c *Captures) unlaunched() {
 // Core says which core a process runs.
 func (c *Captures) Core(pid uint32, core signal.Core) { c.process(pid).core = core }
 
+// Follows says that a scheduler does what another one does, the first of its ranks.
+func (c *Captures) Follows(pid uint32, first signal.Core) { c.process(pid).first = first }
+
 // Exit forgets a process.
 func (c *Captures) Exit(pid uint32) { delete(c.processes, pid) }
 

@@ -123,6 +123,13 @@ func (d *Decoder) Joined(e *target.Engine) {
 	}
 	if heads != 1 {
 		d.only = signal.Core{Engine: e.ID, Index: signal.CoreUnknown}
+		return
+	}
+	// Stages of a pipeline are at other steps at the same time.
+	for i := range e.Processes {
+		if p := &e.Processes[i]; d.behind[uint32(p.PID)] && (p.Ranks.PP == nil || *p.Ranks.PP == 0) {
+			d.capture.Follows(uint32(p.PID), d.only)
+		}
 	}
 }
 
