@@ -298,7 +298,8 @@ func (k *gpuKernels) summary() EngineKernels {
 		return cmp.Or(cmp.Compare(b.Launches+b.InGraphs, a.Launches+a.InGraphs), cmp.Compare(b.Launches, a.Launches), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Symbol, b.Symbol))
 	})
 	for _, t := range k.threads {
-		if t.lost {
+		// Ranks that launch the same steps have means of their own.
+		if t.lost || len(k.ranks) > 0 {
 			s.Steps = 0
 			break
 		}

@@ -1,9 +1,11 @@
 package correlate
 
 import (
+	"slices"
 	"testing"
 
 	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
 )
 
 // TestRanks: a rank that launches the same steps by itself, later than the first one. A step
@@ -61,6 +63,16 @@ func TestRanks(t *testing.T) {
 		lead.wait(144.5, 167, 168).mark(169, false)
 		step(13, 140, 145, 169)
 		rank.wait(145.5, 170, 171)
+		if tt.name == "all is seen" {
+			c := New(Options{EventLimit: 1})
+			for _, x := range append(s.sig, &signal.GPUKernels{At: at(180), Engine: 1, PID: corePID, Kernels: []signal.GPUKernel{kernel(1, 200, "a")}}) {
+				c.Put(x, func(*trace.Tree) {})
+			}
+			got, want := c.Kernels(), []StepKernels{{Rank: 0, Steps: 3, Kernels: 120}, {Rank: 1, Steps: 3, Kernels: 90}}
+			if len(got) != 1 || got[0].Steps != 0 || got[0].Together != (StepKernels{Steps: 3, Kernels: 210}) || !slices.Equal(got[0].Ranks, want) {
+				t.Errorf("kernels of ranks: %+v", got)
+			}
+		}
 		trees, _ := run(t, Options{StepRecords: true, EventLimit: 1}, s.sig)
 		got := steps(trees)
 		if len(got) != len(tt.want) {
