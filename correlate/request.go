@@ -97,7 +97,9 @@ type request struct {
 	doneAt     signal.Mono
 	evicted    bool
 	counted    bool // in the metrics of finished requests
-	losses     uint64
+	// durationCounted: with its time from beginning to end.
+	durationCounted bool
+	losses          uint64
 
 	ex   *exchange
 	corr string

@@ -67,24 +67,27 @@ func (m *sglangMetrics) countFirst(c *Correlator, r *request) {
 }
 
 func (m *sglangMetrics) countFinished(c *Correlator, r *request) {
-	if r.counted || r.end != endFinished || (!r.normal() && r.tokens == 0) {
+	if r.end != endFinished || (!r.normal() && r.tokens == 0) {
 		return
-	}
-	r.counted = true
-	m.requests++
-	prompt := r.corePrompt
-	if !prompt.OK {
-		prompt = r.prompt
 	}
 	tokens := max(r.tokens+r.before.V, 0)
-	m.prompt += uint64(max(prompt.V, 0))
-	m.generated += uint64(tokens)
-	sumOpt(&m.cached, r.cached)
+	if !r.counted {
+		r.counted = true
+		m.requests++
+		prompt := r.corePrompt
+		if !prompt.OK {
+			prompt = r.prompt
+		}
+		m.prompt += uint64(max(prompt.V, 0))
+		m.generated += uint64(tokens)
+		sumOpt(&m.cached, r.cached)
+	}
+	// A front end that is busy says when it had finished a good while after the core.
 	w := r.way
-	if w == nil || w.created == 0 || w.finished < w.created {
+	if r.durationCounted || w == nil || w.created == 0 || w.finished < w.created {
 		return
 	}
-	m.timed = true
+	r.durationCounted, m.timed = true, true
 	d := float64(w.finished-w.created) / 1e9
 	m.duration += d
 	r.core.m.duration.add(durationBounds, d)

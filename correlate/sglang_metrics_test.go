@@ -41,6 +41,36 @@ func TestSGLangSilent(t *testing.T) {
 	}
 }
 
+// TestSGLangLateEnd: a front end that is busy says long after the core when it had finished
+// with a request, which counts with that all the same, once.
+func TestSGLangLateEnd(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, late := range []float64{0.4, 1500, 9000} { // ms
+		s := newSGLang()
+		s.begin(1, 7, "/v1/chat/completions", func(b *signal.ExchangeBegin) { b.Exchange.PID = tokPID })
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		s.out(10.2, id, 1)
+		s.times(11, id, 0, 0, 11, 0)
+		s.out(50, id, 1, finishedLength)
+		for now := 500.0; now < late; now += 500 { // others go on
+			s.out(now, "bbbbbbbbbb", 1)
+		}
+		s.times(50+late, id, 0, 0, 0, 50+late)
+		s.endHTTP(51+late, 7, 200, id, signal.OutcomeComplete, func(e *signal.ExchangeEnd) { e.Exchange.PID = tokPID })
+		_, series := run(t, NewOptions(), s.sig)
+		for name, want := range map[string]float64{
+			"num_requests_total": 1, "generation_tokens_total": 2, "gen_ai_server_request_duration": (49 + late) / 1e3,
+			"gen_ai_server_time_per_output_token": (49 + late) / 2e3, "sglang_inter_token_latency_seconds": (39 + late) / 1e3,
+		} {
+			if got := point(t, series, name); math.Abs(got-want) > 1e-9 {
+				t.Errorf("%v ms late: %s = %v, want %v", late, name, got, want)
+			}
+		}
+	}
+}
+
 func TestSGLangMetrics(t *testing.T) {
 	s := newSGLang()
 	state := func(t float64, running, waiting, used int64) {
