@@ -117,7 +117,7 @@ func (o *Objects) SetCUDA(pid int, launches bool) error {
 	var flags uint32
 	if !o.closed && o.objs.CudaProcesses.Lookup(uint32(pid), &p) == nil {
 		// What is counted from here to below is not: a few hits at most.
-		flags = event.GPUContinues
+		flags = min(p.Flags&event.GPUContinues+1<<8, event.GPUContinues)
 	}
 	if o.epochs == nil {
 		o.epochs = make(map[int]uint32)

@@ -142,7 +142,7 @@ func (h *gpuHost) schedules(pid uint32) {
 func (h *gpuHost) goesOn(p *signal.GPUPoint) bool {
 	before := h.epoch
 	h.epoch = p.Epoch
-	return before == 0 || p.Epoch == before || p.Continues && p.Epoch == before+1
+	return before == 0 || p.Epoch-before <= p.Continues
 }
 
 // lookedFrom is since when all that a process has its GPU do is seen, 0 if that is not known.

@@ -101,7 +101,7 @@ func TestGPUTimeLoose(t *testing.T) {
 	late := func(p *signal.GPUPoint) {
 		if p.At >= at(113) {
 			p.Epoch++
-			p.Continues = true
+			p.Continues = 1
 		}
 	}
 	for name, edit := range map[string]func(*script){
@@ -406,7 +406,9 @@ func workload(rng *rand.Rand) []signal.Signal {
 			g.point.Marks++
 		}
 		if odd(50) {
-			g.changed().point.Continues = !odd(3)
+			if g.changed(); odd(3) {
+				g.point.Continues = 0
+			}
 		}
 		g.mark(now, true)
 		now += 0.1

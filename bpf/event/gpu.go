@@ -20,9 +20,9 @@ const (
 const (
 	GPULaunches = 1 // launches of kernels and copies are counted, not only graphs
 	GPUSlept    = 2 // of a synchronise: the thread gave up its CPU in it
-	// Marks, graphs, events and waits were counted from the epoch before to this one without
-	// a break.
-	GPUContinues = 4
+	// From how many epochs before this one on, if not more, marks, graphs, events and waits
+	// were counted without a break: GPU.Continues.
+	GPUContinues = 0xff00
 )
 
 // GPUCount is the index of a counter.
@@ -67,6 +67,10 @@ type GPU struct {
 	Flags       uint16
 	Marks       uint32 // marks of the thread so far, this one included
 }
+
+// Continues tells from how many epochs before this one on, at least, all but launches was
+// counted without a break.
+func (g *GPU) Continues() uint32 { return uint32(g.Flags & GPUContinues >> 8) }
 
 // GPUBurst is launches with no event recorded in between.
 type GPUBurst struct{ First, Last uint64 }

@@ -176,9 +176,9 @@ enum gpu_what {
 enum gpu_flags {
 	GPU_LAUNCHES = 1, /* launches of kernels and copies are counted, not only graphs */
 	GPU_SLEPT = 2,    /* of a synchronise: the thread gave up its CPU in it */
-	/* Marks, graphs, events and waits were counted from the epoch before to this one
-	 * without a break. */
-	GPU_CONTINUES = 4,
+	/* From how many epochs before this one on, if not more, marks, graphs, events and waits
+	 * were counted without a break. */
+	GPU_CONTINUES = 0xff00,
 };
 
 /* Counters of a thread since it was first seen. They only grow: a lost record

@@ -40,9 +40,9 @@ type GPUPoint struct {
 	// Epoch moves when it changes what is counted: differences are of points of one. It is
 	// 1 since the process is looked at, when all counts are 0.
 	Epoch uint32
-	// Continues: only whether kernels and copies are counted is new in this epoch. All else
-	// was counted from the one before to it without a break.
-	Continues bool
+	// Continues is from how many epochs before this one on, at least, all but kernels and
+	// copies was counted without a break.
+	Continues uint32
 	Launches  bool // kernels and copies are counted, not only graphs
 	// First and Last launch, of those that are counted, since the thread's last mark; 0
 	// if there was none.

@@ -39,7 +39,7 @@ func (d *Decoder) gpuPoint(r *event.Record, emit func(signal.Signal)) {
 			Copies:    n(event.GPUCopiesIn, event.GPUCopiesOut, event.GPUCopiesDevice, event.GPUCopiesOther),
 			CopyBytes: n(event.GPUBytesIn, event.GPUBytesOut, event.GPUBytesDevice, event.GPUBytesOther),
 		},
-		Epoch: g.Epoch, Continues: g.Flags&event.GPUContinues != 0, Launches: g.Flags&event.GPULaunches != 0,
+		Epoch: g.Epoch, Continues: g.Continues(), Launches: g.Flags&event.GPULaunches != 0,
 		First: signal.Mono(g.First), Last: signal.Mono(g.Last), Marks: g.Marks,
 	}
 	switch g.What {

@@ -138,7 +138,7 @@ func TestLaunchesGoOn(t *testing.T) {
 				g := &r.GPU
 				waits++
 				epochs[g.Epoch], counted = true, g.Counts[event.GPUKernels]
-				if goesOn := g.Flags&event.GPUContinues != 0; goesOn != (g.Epoch > 1) || (g.Flags&event.GPULaunches != 0) != (g.Epoch%2 == 0) {
+				if g.Continues() != g.Epoch-1 || (g.Flags&event.GPULaunches != 0) != (g.Epoch%2 == 0) {
 					t.Fatalf("epoch %d has flags %#x", g.Epoch, g.Flags)
 				}
 			}

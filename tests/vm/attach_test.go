@@ -103,3 +103,56 @@ func TestAttach(t *testing.T) {
 		d.OK("send %d 100 1 0 16", lmsg)
 	}
 }
+
+// TestMulti: programs for the CUDA driver are attached by links of many points where the
+// kernel has these for a process and not for its first thread, and by single ones elsewhere.
+// Here they are on functions of libzmq's stand-in.
+func TestMulti(t *testing.T) {
+	const sends = 7
+	var major, minor int
+	if _, err := fmt.Sscanf(kernelRelease(), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	for _, single := range []bool{false, true} {
+		o := load(t, bpf.Options{SingleUprobes: single})
+		if want := !single && (major > 6 || major == 6 && minor >= 10); o.Multi(bpf.ProgCUDAPairBegin) != want {
+			t.Errorf("links of many points: %v, want %v on Linux %d.%d", !want, want, major, minor)
+		}
+		d := startDriver(t, "ret")
+		p := process(t, d)
+		lib, err := attach.OpenLibrary(p.ZMQ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.SetCUDA(p.PID, false); err != nil {
+			t.Fatal(err)
+		}
+		for program, where := range map[bpf.Program]attach.Where{bpf.ProgCUDAPairEnd: attach.Return, bpf.ProgCUDAPairBegin: attach.Entry} {
+			at, err := lib.Attach(attach.Program{Program: o.Program(program), Multi: o.Multi(program)}, "zmq_msg_send", where, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Multi(program) != (len(at.Links) == 1) && at.Points > 1 || at.Points == 0 {
+				t.Errorf("%s: %d links at %d points", program, len(at.Links), at.Points)
+			}
+			defer func() {
+				if err := errors.Join(bpf.CloseAll(at.Links)...); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		if err := lib.Close(); err != nil {
+			t.Error(err)
+		}
+		for range sends {
+			d.OK("send %d 100 1 0 16", lmsg)
+		}
+		s, err := o.CUDA(p.PID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Hits[bpf.CUDAHitPair]; got != 2*sends {
+			t.Errorf("single %v: %d hits of %d calls, want two each", single, got, sends)
+		}
+	}
+}

@@ -21,7 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 CACHE=${INFERSPAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/inferspan}/vm
 STUB=tests/bpf/testdata
 # Columns of the table: tests, and what they are called there.
-CHECKS=(Load Attach Frames HTTP Losses Exit Nested Capabilities Verifier)
+CHECKS=(Load Attach Multi Frames HTTP Losses Exit Nested Capabilities Verifier)
 # Seconds for one guest. Emulated and on a busy host it takes some minutes.
 LIMIT=${INFERSPAN_VM_TIMEOUT:-900}
 

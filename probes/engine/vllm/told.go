@@ -161,8 +161,7 @@ func (d *Decoder) Marked(r *event.Record) {
 	if w == nil {
 		return
 	}
-	goesOn := r.GPU.Epoch == w.epoch || r.GPU.Epoch == w.epoch+1 && r.GPU.Flags&event.GPUContinues != 0
-	if r.GPU.Marks != w.marks+1 || !goesOn {
+	if r.GPU.Marks != w.marks+1 || r.GPU.Epoch-w.epoch > r.GPU.Continues() {
 		w.forget()
 	}
 	w.marks, w.epoch, w.marked = r.GPU.Marks, r.GPU.Epoch, signal.Mono(r.Time)

@@ -71,7 +71,8 @@ func (r *ring) counted(w *ringWorker) bool {
 	case w.dark, r.lose > 0 && r.rng.IntN(200) == 0:
 		w.dark = true
 	case r.rng.IntN(30) == 0:
-		w.epoch, w.flags = w.epoch+1, event.GPUContinues
+		n := 1 + r.rng.Uint32N(3)
+		w.epoch, w.flags = w.epoch+n, uint16(min(uint32(w.flags>>8)+n, 255)<<8)
 	}
 	return !w.dark
 }
