@@ -128,12 +128,18 @@ func (o *Objects) SetCUDA(pid int, launches bool) error {
 	}
 	p.Epoch, p.Flags = o.epochs[pid], flags
 	o.mu.Unlock()
-	return o.put("watching the GPU work", pid, o.objs.CudaProcesses, uint32(pid), p)
+	if err := o.put("watching the GPU work", pid, o.objs.CudaProcesses, uint32(pid), p); err != nil {
+		return err
+	}
+	return o.markCaptures(pid, true)
 }
 
 // RemoveCUDA ends SetCUDA; to be called before the probes are taken out. An unknown
 // pid is no error.
 func (o *Objects) RemoveCUDA(pid int) error {
+	if err := o.markCaptures(pid, false); err != nil {
+		return err
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {

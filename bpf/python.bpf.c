@@ -27,6 +27,8 @@ static __always_inline bool py_skips(const struct py_state *s, const struct py_o
 		return ref == (op->b | (__u64)op->c << 32);
 	case PY_SKIP_ISNOT:
 		return ref != (op->b | (__u64)op->c << 32);
+	case PY_SKIP_SET:
+		return !PY_IS_MISS(ref) && ref != s->p.none;
 	}
 	return PY_IS_MISS(ref) || ref == s->p.none;
 }
@@ -54,14 +56,17 @@ __noinline int py_step(__u32 room)
 		v = py_attr(room, op->a, op->src);
 		break;
 	case PY_INDEX:
-		v = py_index(s, ref, op->a);
+		v = py_index(s, room, ref, op->a);
 		break;
 	case PY_KEY:
 		v = py_key(room, op->a, op->src);
 		break;
 	case PY_VALUE:
 		s->rec.values++;
-		return py_value(s, room, ref, op->slot | op->a << 8);
+		v = py_value(room, ref, op->slot | op->a << 8, op->c);
+		if (v != op->c)
+			op->c = v;
+		return 0;
 	case PY_LEN:
 		s->rec.values++;
 		return put_len(s, room, op->slot, ref);
@@ -98,6 +103,7 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 	for (int i = 0; i < PY_REGS; i++)
 		s->store[i].obj = 0;
 	s->rec.values = 0;
+	s->value_of = 0;
 	s->run++;
 	s->pos = 0;
 	s->pc = 0; /* here, where the verifier does not follow each number */
@@ -114,13 +120,28 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 		s->rec.flags |= CAPTURE_CUT;
 	size = clamp_to(s->pos, CHUNK_MAX);
 	s->rec.h.len = size;
-	cuda_mark(s->rec.h.ts, id); /* first: what it counts is known when the capture comes */
+	if (s->p.cuda)
+		cuda_mark(s->rec.h.ts, id); /* first: what it counts is known when the capture comes */
 	before = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
 	size += sizeof(s->rec);
 	wake = (before + size) >> wake_shift != before >> wake_shift ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 	if (bpf_ringbuf_output(&ring, &s->rec, size, wake))
 		lose(LOSS_RING_FULL, 1);
 	return true;
+}
+
+/* What is watched of a code object, null if nothing is, as of most. Counts the call. */
+static __always_inline struct py_watch *py_watch_of(const struct py_process *p, const struct py_code_key *key)
+{
+	struct py_watch *w;
+
+	if (!key->code || !(p->watched[clamp_to(key->code >> 10 & 3, 3)] & 1ULL << (key->code >> 4 & 63)))
+		return 0;
+	w = bpf_map_lookup_elem(&py_watches, key);
+	if (!w || !w->count)
+		return 0;
+	__sync_fetch_and_add(&w->hits, 1);
+	return w;
 }
 
 /* State of the running thread, which need not hold the interpreter's lock; 0 if unknown. */
@@ -229,28 +250,28 @@ int BPF_KPROBE(py_hit)
 		ts = 0;
 	frame = py_top(p, ts);
 	key.code = py_code_of(p, frame);
-	count = bpf_map_lookup_elem(&py_hits, &key);
-	if (!count) {
-		/* Not seen before, or the code of a frame that is passed over. */
-		frame = py_skip(p, frame);
-		key.code = py_code_of(p, frame);
+	watch = py_watch_of(p, &key);
+	if (!watch) {
 		count = bpf_map_lookup_elem(&py_hits, &key);
+		if (!count) {
+			/* Not seen before, or the code of a frame that is passed over. */
+			frame = py_skip(p, frame);
+			key.code = py_code_of(p, frame);
+			watch = py_watch_of(p, &key);
+			if (!watch)
+				count = bpf_map_lookup_elem(&py_hits, &key);
+		}
 	}
-	if (count) {
-		__sync_fetch_and_add(count, 1);
-	} else {
-		__u64 one = 1;
+	if (!watch) {
+		if (count) {
+			__sync_fetch_and_add(count, 1);
+		} else {
+			__u64 one = 1;
 
-		bpf_map_update_elem(&py_hits, &key, &one, BPF_ANY);
+			bpf_map_update_elem(&py_hits, &key, &one, BPF_ANY);
+		}
+		return 0;
 	}
-	if (!key.code)
-		return 0;
-	/* Most code is not watched. */
-	if (!(p->watched[clamp_to(key.code >> 10 & 3, 3)] & 1ULL << (key.code >> 4 & 63)))
-		return 0;
-	watch = bpf_map_lookup_elem(&py_watches, &key);
-	if (!watch)
-		return 0;
 	/* The lock would be another thread's, were the function called without it. */
 	if (!(probe->flags & PY_UNLOCKED) && p->thread_native >= 0 &&
 	    (!rd(&native, ts + p->thread_native) || native != own_tid())) {
@@ -264,6 +285,7 @@ int BPF_KPROBE(py_hit)
 		return 0;
 	}
 	__builtin_memcpy(&s->p, p, sizeof(*p));
+	s->process = tgid;
 	s->frame = frame;
 	fill_header(&s->rec.h, bpf_ktime_get_ns(), REC_CAPTURE, ids, 0);
 	s->rec.code = key.code;

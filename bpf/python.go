@@ -53,7 +53,7 @@ func (o *Objects) SetInterpreter(pid int, p capture.Process) error {
 		}
 	}
 	in.layout = p
-	if err := o.putInterpreter(in); err != nil {
+	if err := o.putInterpreter(pid, in); err != nil {
 		return fmt.Errorf("interpreter of process %d: %w", pid, err)
 	}
 	if o.interpreters == nil {
@@ -63,9 +63,34 @@ func (o *Objects) SetInterpreter(pid int, p capture.Process) error {
 	return nil
 }
 
+// markCaptures has the captures in a process send what its thread did with the GPU, too.
+func (o *Objects) markCaptures(pid int, cuda bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	if o.cuda == nil {
+		o.cuda = map[int]bool{}
+	}
+	o.cuda[pid] = cuda
+	in := o.interpreters[pid]
+	if in == nil {
+		return nil
+	}
+	if err := o.putInterpreter(pid, in); err != nil {
+		return fmt.Errorf("interpreter of process %d: %w", pid, err)
+	}
+	return nil
+}
+
 // putInterpreter also sets the filter of watched code. Called with mu held.
-func (o *Objects) putInterpreter(in *interpreter) error {
+func (o *Objects) putInterpreter(pid int, in *interpreter) error {
 	p := in.layout
+	p.CUDA = 0
+	if o.cuda[pid] {
+		p.CUDA = 1
+	}
 	p.Watched = [4]uint64{}
 	for k := range in.watched {
 		bit := k.Code >> 4 & 255 // as py_hit computes it
@@ -256,22 +281,22 @@ func (o *Objects) Watch(pid int, probe uint32, code uint64, plans ...uint32) err
 		return fmt.Errorf("watching code of process %d, whose interpreter is not known", pid)
 	}
 	key := tracerPyCodeKey{Code: code, Tgid: uint32(pid), Probe: probe}
-	if len(plans) == 0 {
-		if err := o.objs.PyWatches.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("watched code of process %d: %w", pid, err)
-		}
-		delete(in.watched, key)
-		return o.putInterpreter(in)
+	var w tracerPyWatch
+	// What is counted between here and there is not: a few hits at most.
+	if err := o.objs.PyWatches.Lookup(key, &w); err != nil && len(plans) == 0 {
+		return nil
 	}
-	w := tracerPyWatch{Count: uint32(len(plans))}
+	w.Count, w.Plans = uint32(len(plans)), [capture.MaxPlans]uint32{}
 	copy(w.Plans[:], plans)
 	err := o.objs.PyWatches.Put(key, w)
 	if errors.Is(err, unix.E2BIG) {
 		err = fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	if err == nil {
-		in.watched[key] = true
-		err = o.putInterpreter(in)
+		if delete(in.watched, key); len(plans) > 0 {
+			in.watched[key] = true
+		}
+		err = o.putInterpreter(pid, in)
 	}
 	if err != nil {
 		return fmt.Errorf("watched code of process %d: %w", pid, err)
@@ -298,18 +323,29 @@ func (o *Objects) Hits() ([]Hit, error) {
 	}
 	var key tracerPyCodeKey
 	var perCPU []uint64
-	var hits []Hit
+	counts := map[tracerPyCodeKey]uint64{}
 	it := o.objs.PyHits.Iterate()
 	for it.Next(&key, &perCPU) {
-		h := Hit{PID: int(key.Tgid), Probe: key.Probe, Code: key.Code}
 		for _, n := range perCPU {
-			h.Count += n
+			counts[key] += n
 		}
-		hits = append(hits, h)
+	}
+	var w tracerPyWatch
+	watched := o.objs.PyWatches.Iterate()
+	for watched.Next(&key, &w) {
+		counts[key] += w.Hits
 	}
 	// Entries come and go meanwhile: those seen are right.
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return nil, fmt.Errorf("reading hits: %w", err)
+	for _, err := range []error{it.Err(), watched.Err()} {
+		if err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+			return nil, fmt.Errorf("reading hits: %w", err)
+		}
+	}
+	var hits []Hit
+	for key, n := range counts {
+		if n > 0 {
+			hits = append(hits, Hit{PID: int(key.Tgid), Probe: key.Probe, Code: key.Code, Count: n})
+		}
 	}
 	slices.SortFunc(hits, func(a, b Hit) int {
 		switch {

@@ -184,9 +184,10 @@ type tracerPyPlan struct {
 		Hash      uint64
 		SlotClass uint64
 		SlotName  uint64
+		Key       uint64
+		Seen      uint64
 		Slot      uint32
 		Len       uint32
-		Text      [8]uint64
 	}
 }
 
@@ -220,6 +221,8 @@ type tracerPyProcess struct {
 	No             uint64
 	StrType        uint64
 	IntType        uint64
+	ListType       uint64
+	DictType       uint64
 	CellType       uint64
 	FloatType      uint64
 	SetType        uint64
@@ -240,6 +243,7 @@ type tracerPyProcess struct {
 	TypeFlags      int32
 	TypeBase       int32
 	TypeDictoffset int32
+	TypeVersion    int32
 	HeapKeys       int32
 	VarSize        int32
 	ListItems      int32
@@ -267,6 +271,7 @@ type tracerPyProcess struct {
 	SetMask        int32
 	SetTable       int32
 	ThreadNext     int32
+	Cuda           uint32
 }
 
 type tracerPyState struct {
@@ -275,10 +280,12 @@ type tracerPyState struct {
 	P     tracerPyProcess
 	Reg   [16]uint64
 	Store [16]struct {
-		_    structs.HostLayout
-		Obj  uint64
-		Miss uint64
-		T    struct {
+		_       structs.HostLayout
+		Obj     uint64
+		Miss    uint64
+		Type    uint64
+		Version uint64
+		T       struct {
 			_       structs.HostLayout
 			Indices uint64
 			Entries uint64
@@ -290,18 +297,14 @@ type tracerPyState struct {
 			Words   uint32
 		}
 	}
-	Frame uint64
-	Pos   uint64
-	Pc    uint64
-	Seen  uint64
-	Run   uint64
-	Hint  [48]struct {
-		_   structs.HostLayout
-		Run uint64
-		Key uint64
-		At  uint64
-	}
-	It struct {
+	Frame   uint64
+	Pos     uint64
+	Pc      uint64
+	Seen    uint64
+	Run     uint64
+	Process uint32
+	Pad     uint32
+	It      struct {
 		_       structs.HostLayout
 		Base    uint64
 		Values  uint64
@@ -322,11 +325,13 @@ type tracerPyState struct {
 		Pad     uint32
 	}
 	Entries   [48]uint64
-	SeenTypes [8]struct {
-		_     structs.HostLayout
-		Run   uint64
-		Type  uint64
-		Flags uint64
+	SeenTypes [16]struct {
+		_       structs.HostLayout
+		Run     uint64
+		Type    uint64
+		Flags   uint64
+		Process uint32
+		Version uint32
 	}
 	Head struct {
 		_      structs.HostLayout
@@ -357,6 +362,16 @@ type tracerPyState struct {
 		State  uint32
 		Pad    uint32
 	}
+	ValueOf uint64
+	Value   struct {
+		_     structs.HostLayout
+		Type  uint64
+		Size  uint64
+		Hash  uint64
+		State uint32
+		Pad   uint32
+		Text  [5]uint64
+	}
 	Identity [4]uint64
 	Rec      struct {
 		_ structs.HostLayout
@@ -381,8 +396,10 @@ type tracerPyState struct {
 
 type tracerPyWatch struct {
 	_     structs.HostLayout
+	Hits  uint64
 	Count uint32
 	Plans [4]uint32
+	Pad   uint32
 }
 
 type tracerRecvCall struct {

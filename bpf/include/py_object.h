@@ -7,7 +7,7 @@
 
 #include "py_state.h"
 
-static __always_inline const struct py_name *py_name_of(__u32 plan_id, __u64 index)
+static __always_inline struct py_name *py_name_of(__u32 plan_id, __u64 index)
 {
 	struct py_plan *plan = py_plan_of(plan_id);
 
@@ -48,26 +48,66 @@ __noinline int py_is(__u32 room, __u64 type, __u64 which)
 	return py_derives(&s->p, type, s->p.set_type) || py_derives(&s->p, type, s->p.frozenset_type);
 }
 
-/* Flags of a type. */
-static __always_inline bool py_flags(struct py_state *s, __u64 type, __u64 *flags)
+/*
+ * Looks at a type; 0 if it cannot be read. Of the containers that plans meet most only
+ * the flags that matter for them are given, without a look. Other types change, and are at addresses where
+ * others were, but a version is given once in an interpreter: its own caches are by it,
+ * too (Python/specialize.c).
+ */
+__noinline int py_look(__u32 room, __u64 type)
 {
-	struct py_seen *c = &s->seen_types[type >> 5 & (PY_SEEN - 1)];
+	struct py_state *s = py_state(room);
+	__u64 known = 0;
+	__u32 version = 0;
+	struct py_seen *c;
 
-	if (c->run != s->run || c->type != type) {
-		c->run = 0;
+	if (!s)
+		return 0;
+	c = &s->seen_types[type >> 5 & (PY_SEEN - 1)];
+	if (c->run == s->run && c->type == type)
+		return 1;
+	c->run = 0;
+	if (!type)
+		return 0;
+	if (type == s->p.list_type)
+		known = PY_LIST_SUBCLASS;
+	else if (type == s->p.dict_type)
+		known = PY_DICT_SUBCLASS;
+	if (known || type == s->p.deque_type)
+		c->flags = known;
+	else if (bpf_probe_read_user(&version, sizeof(version), (void *)(type + s->p.type_version)))
+		return 0;
+	else if (!version || c->version != version || c->type != type || c->process != s->process) {
+		c->version = 0;
 		if (!rd(&c->flags, type + s->p.type_flags))
-			return false;
-		c->type = type;
-		c->run = s->run;
+			return 0;
 	}
-	*flags = c->flags;
+	c->type = type;
+	c->process = s->process;
+	c->version = version;
+	c->run = s->run;
+	return 1;
+}
+
+/* What was seen of a type that py_look has looked at. */
+static __always_inline struct py_seen *py_seen(struct py_state *s, __u64 type)
+{
+	return &s->seen_types[type >> 5 & (PY_SEEN - 1)];
+}
+
+/* Flags of a type. */
+static __always_inline bool py_flags(struct py_state *s, __u32 room, __u64 type, __u64 *flags)
+{
+	if (!py_look(room, type))
+		return false;
+	*flags = py_seen(s, type)->flags;
 	return true;
 }
 
 /* Type of an object and the flags of that. */
-static __always_inline bool py_type(struct py_state *s, __u64 obj, __u64 *type, __u64 *flags)
+static __always_inline bool py_type(struct py_state *s, __u32 room, __u64 obj, __u64 *type, __u64 *flags)
 {
-	return rd(type, obj + PY_OB_TYPE) && py_flags(s, *type, flags);
+	return rd(type, obj + PY_OB_TYPE) && py_flags(s, room, *type, flags);
 }
 
 #define PY_KEYS_INDICES_OLD 40
@@ -111,13 +151,13 @@ static __always_inline __u64 py_open(struct py_state *s, __u64 addr, __u64 value
 }
 
 /* Looks at an object, which should be a dict, and at its table. Returns 0, or why not. */
-static __always_inline __u64 py_open_any(struct py_state *s, __u64 dict, struct py_table *t)
+static __always_inline __u64 py_open_any(struct py_state *s, __u32 room, __u64 dict, struct py_table *t)
 {
 	__u64 flags, at = s->p.dict_keys >> 3, values;
 
 	if (bpf_probe_read_user(s->dict, sizeof(s->dict), (void *)dict))
 		return PY_MISS(MISSING_FAULT);
-	if (!py_flags(s, s->dict[1], &flags))
+	if (!py_flags(s, room, s->dict[1], &flags))
 		return PY_MISS(MISSING_FAULT);
 	if (!(flags & PY_DICT_SUBCLASS))
 		return PY_MISS(MISSING_BAD);
@@ -134,16 +174,25 @@ static __always_inline __u64 py_open_dict(struct py_state *s, __u64 dict, struct
 	return py_open(s, s->entry.key, s->entry.value ? s->entry.value + s->p.values_start : 0, 1 << 16, t);
 }
 
+/* Looks at the table of keys that the values of an object are by. Returns 0, or why not. */
+static __always_inline __u64 py_open_keys(struct py_state *s, __u64 type, struct py_table *t)
+{
+	__u64 keys = rd_ref(type + s->p.heap_keys);
+
+	return PY_IS_MISS(keys) ? keys : py_open(s, keys, t->values, t->limit, t);
+}
+
 /*
  * Finds where an object has its attributes, in whatever form; that can differ
  * between instances of one class. What stands before the object is in s->head. Returns
  * 0, or why it has none.
  */
-static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64 type, __u64 flags,
-					    struct py_table *t)
+static __always_inline __u64 py_open_object(struct py_state *s, __u32 room, __u64 obj, __u64 type,
+					    struct py_seen *c, struct py_store *store)
 {
+	__u64 flags = c->flags;
 	const struct py_process *p = &s->p;
-	__u64 values = 0, dict = 0, limit = 1 << 16, keys, v;
+	__u64 values = 0, dict = 0, limit = 1 << 16, v;
 
 	if (p->form == PY_FORM_DICT || !(flags & PY_MANAGED_DICT)) {
 		if (!rd(&v, type + p->type_dictoffset))
@@ -179,12 +228,17 @@ static __always_inline __u64 py_open_object(struct py_state *s, __u64 obj, __u64
 			dict = py_ref(s->head.dict);
 	}
 	if (values) {
-		keys = rd_ref(type + p->heap_keys);
-		return PY_IS_MISS(keys) ? keys : py_open(s, keys, values + p->values_start, limit, t);
+		store->t.values = values + p->values_start;
+		store->t.limit = limit;
+		store->version = c->version;
+		if (!c->version)
+			return py_open_keys(s, type, &store->t);
+		store->type = type;
+		return 0;
 	}
 	if (PY_IS_MISS(dict)) /* no attribute was ever set */
 		return dict == PY_MISS(MISSING_UNSET) ? PY_MISS(MISSING_NAME) : dict;
-	return py_open_any(s, dict, t);
+	return py_open_any(s, room, dict, &store->t);
 }
 
 /* The value of entry at of a table, which was read. */
@@ -203,13 +257,15 @@ static __always_inline __u64 py_entry_value(struct py_state *s, const struct py_
 __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 {
 	struct py_state *s = py_state(room);
-	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
+	struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
+	const struct py_store *store;
 	const struct py_table *t;
 	__u64 perturb, i;
 
 	if (!s || !name)
 		return PY_MISS(MISSING_BAD);
-	t = &s->store[clamp_to(reg, PY_REGS - 1)].t;
+	store = &s->store[clamp_to(reg, PY_REGS - 1)];
+	t = &store->t;
 	perturb = name->hash;
 	i = perturb & t->mask;
 	/* Objects/dictobject.c, lookdict. */
@@ -236,11 +292,8 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 				return PY_MISS(MISSING_FAULT);
 			if (s->entry.key && s->str.hash == name->hash && s->str.length == name->len &&
 			    s->str.state & s->p.str_ascii_mask) {
-				struct py_hint *hint = &s->hint[clamp_to(index, PY_NAMES - 1)];
-
-				hint->run = s->run;
-				hint->key = s->entry.key;
-				hint->at = at;
+				name->key = s->entry.key;
+				name->seen = at > PY_SEEN_AT ? 0 : at | store->version << PY_SEEN_VERSION;
 				return py_entry_value(s, t, at);
 			}
 		}
@@ -248,28 +301,6 @@ __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 		i = (i * 5 + perturb + 1) & t->mask;
 	}
 	return PY_MISS(MISSING_LIMIT);
-}
-
-/*
- * As py_find, where the name was found last: objects of one class mostly have it at the
- * same place. 0 if it is not there.
- */
-__noinline __u64 py_again(__u32 room, __u64 index, __u64 reg)
-{
-	struct py_state *s = py_state(room);
-	const struct py_hint *hint;
-	const struct py_table *t;
-
-	if (!s)
-		return 0;
-	t = &s->store[clamp_to(reg, PY_REGS - 1)].t;
-	hint = &s->hint[clamp_to(index, PY_NAMES - 1)];
-	if (hint->run != s->run || hint->at >= t->used ||
-	    bpf_probe_read_user(&s->entry, sizeof(s->entry),
-				(void *)(t->entries + 8 * (hint->at * t->words + t->words - 2))) ||
-	    s->entry.key != hint->key)
-		return 0;
-	return py_entry_value(s, t, hint->at);
 }
 
 /* The member of an object at the place that its class has for a name. */
@@ -283,15 +314,46 @@ static __always_inline __u64 py_slot(const struct py_process *p, __u64 obj, cons
 }
 
 /*
- * Looks where the object in a register has its attributes, which that remembers.
- * Returns 0, or the attribute if it has a place of its own, or why there is none.
+ * The value under a name in a store, where the name was found last, be it in another capture:
+ * objects of one class mostly have it at the same place. 0 if it is not there.
+ *
+ * As in the interpreter's own caches of attributes (Python/specialize.c), a version of a
+ * class stands for the order of the keys that its objects have in common, and a key that
+ * is the same object for the same name: the code that sets the attribute has that str,
+ * too, so that it is not given free.
  */
-__noinline __u64 py_open_reg(__u32 room, __u64 index, __u64 reg)
+static __always_inline __u64 py_again(struct py_state *s, const struct py_name *name,
+				      const struct py_store *store)
+{
+	__u64 seen = *(volatile __u64 *)&name->seen; /* another CPU may write it */
+	__u64 at = seen & PY_SEEN_AT;
+
+	if (!name->key)
+		return 0;
+	if (store->version) {
+		if (seen >> PY_SEEN_VERSION == store->version)
+			return py_entry_value(s, &store->t, at);
+		if (store->type)
+			return 0;
+	}
+	if (at >= store->t.used ||
+	    bpf_probe_read_user(&s->entry, sizeof(s->entry),
+				(void *)(store->t.entries + 8 * (at * store->t.words + store->t.words - 2))) ||
+	    s->entry.key != name->key)
+		return 0;
+	return py_entry_value(s, &store->t, at);
+}
+
+/*
+ * Looks where the object in a register has its attributes, which that remembers.
+ * Returns the attribute, or why there is none, or 0 if it is to be looked for.
+ */
+__noinline __u64 py_attr_seen(__u32 room, __u64 index, __u64 reg)
 {
 	struct py_state *s = py_state(room);
 	const struct py_name *name = s ? py_name_of(s->rec.plan, index) : 0;
 	struct py_store *store;
-	__u64 obj, type, flags;
+	__u64 obj, type;
 
 	if (!s || !name)
 		return PY_MISS(MISSING_BAD);
@@ -310,12 +372,33 @@ __noinline __u64 py_open_reg(__u32 room, __u64 index, __u64 reg)
 				return PY_MISS(MISSING_FAULT);
 		}
 		type = s->head.type;
-		if (!py_flags(s, type, &flags))
-			return PY_MISS(MISSING_FAULT);
 		if (name->slot_class && py_derives(&s->p, type, name->slot_class))
 			return py_slot(&s->p, obj, name);
-		store->miss = py_open_object(s, obj, type, flags, &store->t);
+		if (!py_look(room, type))
+			return PY_MISS(MISSING_FAULT);
+		store->type = 0;
+		store->version = 0;
+		store->miss = py_open_object(s, room, obj, type, py_seen(s, type), store);
 		store->obj = obj;
+	}
+	return store->miss ?: py_again(s, name, store);
+}
+
+/* Looks at the table of keys of the object in a register if that was put off. Returns 0, or
+ * why not. */
+__noinline __u64 py_open_late(__u32 room, __u64 reg)
+{
+	struct py_state *s = py_state(room);
+	struct py_store *store;
+	__u64 type;
+
+	if (!s)
+		return PY_MISS(MISSING_BAD);
+	store = &s->store[clamp_to(reg, PY_REGS - 1)];
+	type = store->type;
+	if (type) {
+		store->type = 0;
+		store->miss = py_open_keys(s, type, &store->t);
 	}
 	return store->miss;
 }
@@ -323,7 +406,7 @@ __noinline __u64 py_open_reg(__u32 room, __u64 index, __u64 reg)
 /* The attribute of the object in a register. */
 static __always_inline __u64 py_attr(__u32 room, __u64 index, __u64 reg)
 {
-	return py_open_reg(room, index, reg) ?: py_again(room, index, reg) ?: py_find(room, index, reg);
+	return py_attr_seen(room, index, reg) ?: py_open_late(room, reg) ?: py_find(room, index, reg);
 }
 
 /* Looks at the dict in a register. Returns 0, or why not. */
@@ -340,11 +423,13 @@ __noinline __u64 py_open_key(__u32 room, __u64 reg)
 	store = &s->store[reg];
 	if (PY_IS_MISS(obj))
 		return obj;
-	if (!py_type(s, obj, &type, &flags))
+	if (!py_type(s, room, obj, &type, &flags))
 		return PY_MISS(MISSING_FAULT);
 	if (!(flags & PY_DICT_SUBCLASS))
 		return PY_MISS(MISSING_TYPE);
 	store->obj = 0; /* the dict's own entries, not its attributes */
+	store->type = 0;
+	store->version = 0;
 	store->miss = py_open_dict(s, obj, &store->t);
 	return store->miss;
 }
@@ -415,24 +500,24 @@ static __always_inline __u64 py_local(struct py_state *s, __u64 frame, __u64 ind
 }
 
 /* Address of the references of a list or tuple, and how many there are. */
-static __always_inline __u64 py_sequence(struct py_state *s, __u64 obj, __u64 *n)
+static __always_inline __u64 py_sequence(struct py_state *s, __u32 room, __u64 obj, __u64 *n)
 {
 	__u64 type, flags;
 
-	if (!rd(&type, obj + PY_OB_TYPE) || !rd(&flags, type + s->p.type_flags) || !rd(n, obj + s->p.var_size))
+	if (!py_type(s, room, obj, &type, &flags) || !rd(n, obj + s->p.var_size))
 		return PY_MISS(MISSING_FAULT);
 	if (flags & PY_LIST_SUBCLASS)
 		return *n ? rd_ref(obj + s->p.list_items) : 0;
 	return flags & PY_TUPLE_SUBCLASS ? obj + s->p.tuple_items : PY_MISS(MISSING_TYPE);
 }
 
-static __always_inline __u64 py_index(struct py_state *s, __u64 obj, __u64 i)
+static __always_inline __u64 py_index(struct py_state *s, __u32 room, __u64 obj, __u64 i)
 {
 	__u64 n, items;
 
 	if (PY_IS_MISS(obj))
 		return obj;
-	items = py_sequence(s, obj, &n);
+	items = py_sequence(s, room, obj, &n);
 	if (PY_IS_MISS(items))
 		return items;
 	return i < n ? rd_ref(items + 8 * i) : PY_MISS(MISSING_NAME);

@@ -26,6 +26,9 @@
 
 #define PY_OB_TYPE 8
 
+/* Bytes of a str that are read with its head: ids are often 32. */
+#define PY_SHORT 40
+
 /* Largest value: its head and a str. */
 #define PY_VALUE_MAX (4 + PY_STR_MAX)
 
@@ -58,6 +61,10 @@ struct py_table {
 struct py_store {
 	__u64 obj;
 	__u64 miss; /* or why it has none */
+	/* Of a class with a version whose objects have their values in an array: the class
+	 * and that. The table of keys is looked at when it is needed, and type is 0 then. */
+	__u64 type;
+	__u64 version;
 	struct py_table t;
 };
 
@@ -81,20 +88,14 @@ struct py_iter {
 	__u32 pad;
 };
 
-/* Where a name was found last among the keys of an object. */
-struct py_hint {
-	__u64 run; /* of the capture in which that was: nothing changes during one */
-	__u64 key; /* the str */
-	__u64 at;  /* entry */
-};
-
 /* Flags of a class that was looked at. */
 struct py_seen {
-	__u64 run; /* as in py_hint */
+	__u64 run; /* capture in which that was: nothing changes during one */
 	__u64 type, flags;
+	__u32 process, version; /* the flags are those of this version, of any capture; 0: none */
 };
 
-#define PY_SEEN 8 /* a power of two */
+#define PY_SEEN 16 /* a power of two */
 
 /* State of one capture. */
 struct py_state {
@@ -102,12 +103,13 @@ struct py_state {
 	struct py_process p;
 	__u64 reg[PY_REGS];
 	struct py_store store[PY_REGS];
-	__u64 frame; /* innermost */
-	__u64 pos;   /* bytes of the payload */
-	__u64 pc;    /* next op */
-	__u64 seen;  /* frames of Python code passed */
-	__u64 run;   /* counts captures */
-	struct py_hint hint[PY_NAMES];
+	__u64 frame;   /* innermost */
+	__u64 pos;     /* bytes of the payload */
+	__u64 pc;      /* next op */
+	__u64 seen;    /* frames of Python code passed */
+	__u64 run;     /* counts captures */
+	__u32 process; /* whose interpreter it is */
+	__u32 pad;
 	struct py_iter it;
 	__u64 entries[PY_ENTRY_WORDS]; /* of a container, some read at a time */
 	struct py_seen seen_types[PY_SEEN];
@@ -124,6 +126,16 @@ struct py_state {
 		__u64 length, hash;
 		__u32 state, pad;
 	} str;
+	__u64 value_of; /* whose value this is, 0 if there was none in this capture */
+	struct {        /* a value from its type on, with the text of a short str */
+		__u64 type, size;
+		union {
+			__u64 hash;
+			__u32 digit;
+		};
+		__u32 state, pad;
+		__u64 text[PY_SHORT / 8];
+	} value;
 	__u64 identity[PY_IDENTITY];
 	struct capture_rec rec;
 	__u8 out[CHUNK_MAX];

@@ -125,7 +125,7 @@ __noinline int py_value_slow(__u32 room, __u64 obj, __u64 slot_max)
 			*to = obj == s->p.yes;
 		return 0;
 	}
-	if (!py_type(s, obj, &type, &flags))
+	if (!py_type(s, room, obj, &type, &flags))
 		return put_missing(s, slot, MISSING_FAULT);
 	if (flags & PY_LONG_SUBCLASS)
 		return put_int(s, slot, obj);
@@ -142,49 +142,62 @@ __noinline int py_value_slow(__u32 room, __u64 obj, __u64 slot_max)
 }
 
 /*
- * As py_value_slow, in two looks at most for what most values are: a str of one byte
- * per code point, an int of one digit. What cannot be read so is left to it.
+ * As py_value_slow, in one look or two for what most values are: a str of one byte
+ * per code point, an int of one digit, a float. What cannot be read so is left to it.
+ * str says that a str is expected: other objects are shorter, and mostly lie in one line of
+ * the cache. Returns 1 if the value is a str.
  */
-static __always_inline int py_value(struct py_state *s, __u32 room, __u64 obj, __u64 slot_max)
+__noinline int py_value(__u32 room, __u64 obj, __u64 slot_max, bool str)
 {
-	struct {
-		__u64 type, size;
-		union {
-			__u64 hash;
-			__u32 digit;
-		};
-		__u32 state, pad;
-	} h;
-	__u64 pos = s->pos, n;
+	struct py_state *s = py_state(room);
+	__u64 pos, n;
 
-	if (PY_IS_MISS(obj) || bpf_probe_read_user(&h, sizeof(h), (void *)(obj + PY_OB_TYPE)))
+	if (!s)
+		return 0;
+	pos = s->pos;
+	if (PY_IS_MISS(obj))
 		return py_value_slow(room, obj, slot_max);
-	if (h.type == s->p.int_type) {
+	if (str && bpf_probe_read_user(&s->value, sizeof(s->value), (void *)(obj + PY_OB_TYPE)))
+		str = false; /* it may be the last of its page */
+	/* Stamps that are not set are one object. */
+	if (!str && s->value_of != obj &&
+	    bpf_probe_read_user(&s->value, offsetof(typeof(s->value), digit) + sizeof(s->value.digit),
+				(void *)(obj + PY_OB_TYPE)))
+		return py_value_slow(room, obj, slot_max);
+	s->value_of = obj;
+	if (s->value.type == s->p.int_type) {
 		/* long_tag, whose bit 2 small ints have since 3.14, or the number of digits */
 		bool tagged = s->p.form >= PY_FORM_TAGGED;
-		__u64 size = tagged ? h.size & ~4ULL : h.size;
+		__u64 size = tagged ? s->value.size & ~4ULL : s->value.size;
+		__u32 digit = s->value.digit;
 
 		if (size == (tagged ? 1 : 0))
-			h.digit = 0;
-		else if (size != (tagged ? 1 << 3 : 1) || h.digit >> 30)
+			digit = 0;
+		else if (size != (tagged ? 1 << 3 : 1) || digit >> 30)
 			return py_value_slow(room, obj, slot_max);
-		return put_word(s, CAPTURE_INT, slot_max & 0xff, h.digit);
+		return put_word(s, CAPTURE_INT, slot_max & 0xff, digit);
 	}
-	if (h.type == s->p.float_type && s->p.float_value == PY_OB_TYPE + 8)
-		return put_word(s, CAPTURE_FLOAT, slot_max & 0xff, h.size);
-	if (h.type != s->p.str_type || (h.state & s->p.str_plain_mask) != s->p.str_plain ||
-	    h.size > slot_max >> 8)
+	if (s->value.type == s->p.float_type && s->p.float_value == PY_OB_TYPE + 8)
+		return put_word(s, CAPTURE_FLOAT, slot_max & 0xff, s->value.size);
+	if (s->value.type != s->p.str_type)
 		return py_value_slow(room, obj, slot_max);
-	n = clamp_to(h.size, PY_STR_MAX);
+	if (!str &&
+	    bpf_probe_read_user(&s->value.state, sizeof(s->value.state), (void *)(obj + s->p.str_state)))
+		return py_value_slow(room, obj, slot_max);
+	if ((s->value.state & s->p.str_plain_mask) != s->p.str_plain || s->value.size > slot_max >> 8)
+		return py_value_slow(room, obj, slot_max);
+	n = clamp_to(s->value.size, PY_STR_MAX);
 	asm volatile("" : "+r"(pos));
 	if (pos > CHUNK_MAX - PY_VALUE_MAX) {
 		s->rec.flags |= CAPTURE_CUT;
 		return 0;
 	}
-	if (bpf_probe_read_user(s->out + pos + 4, n, (void *)(obj + s->p.str_ascii)))
+	if (str && n <= PY_SHORT && s->p.str_ascii == PY_OB_TYPE + offsetof(typeof(s->value), text))
+		__builtin_memcpy(s->out + pos + 4, s->value.text, PY_SHORT);
+	else if (bpf_probe_read_user(s->out + pos + 4, n, (void *)(obj + s->p.str_ascii)))
 		return py_value_slow(room, obj, slot_max);
 	put(s, CAPTURE_STR1, slot_max & 0xff, n);
-	return 0;
+	return 1;
 }
 
 static __always_inline int put_len(struct py_state *s, __u32 room, __u64 slot, __u64 obj)
@@ -194,7 +207,7 @@ static __always_inline int put_len(struct py_state *s, __u32 room, __u64 slot, _
 
 	if (PY_IS_MISS(obj))
 		return put_missing(s, slot, obj & 0xff);
-	if (!py_type(s, obj, &type, &flags))
+	if (!py_type(s, room, obj, &type, &flags))
 		return put_missing(s, slot, MISSING_FAULT);
 	if (flags & PY_DICT_SUBCLASS)
 		at = s->p.dict_used;
@@ -227,7 +240,7 @@ static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 	struct py_iter *it = &s->it;
 	__u64 type, flags, n, total;
 
-	if (!py_type(s, obj, &type, &flags))
+	if (!py_type(s, room, obj, &type, &flags))
 		return PY_MISS(MISSING_FAULT);
 	it->values = 0;
 	it->next = 0;
@@ -240,6 +253,8 @@ static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 		__u64 miss;
 
 		s->store[PY_ITEM_REG].obj = 0; /* the dict's own entries, not attributes */
+		s->store[PY_ITEM_REG].type = 0;
+		s->store[PY_ITEM_REG].version = 0;
 		miss = py_open_dict(s, obj, &s->store[PY_ITEM_REG].t);
 
 		if (miss)
@@ -253,7 +268,7 @@ static __always_inline __u64 py_begin(struct py_state *s, __u32 room, __u64 obj)
 		it->key_at = it->words - 2;
 		it->value_at = it->words - 1;
 	} else if (flags & (PY_LIST_SUBCLASS | PY_TUPLE_SUBCLASS)) {
-		it->base = py_sequence(s, obj, &n);
+		it->base = py_sequence(s, room, obj, &n);
 		if (PY_IS_MISS(it->base))
 			return it->base;
 		total = n;
@@ -313,10 +328,10 @@ __noinline int py_item(__u32 room, __u64 i)
 	if (it->is_set && s->entries[clamp_to(at + 1, PY_ENTRY_WORDS - 1)] == ~0ULL)
 		return 1;
 	if (it->what & PY_ITEM_KEY)
-		py_value(s, room, py_ref(key), it->slot_max);
+		py_value(room, py_ref(key), it->slot_max, it->slot_max >> 8);
 	value = py_ref(value);
 	if (it->what & PY_ITEM_VALUE)
-		py_value(s, room, value, it->slot_max);
+		py_value(room, value, it->slot_max, it->slot_max >> 8);
 	s->reg[PY_ITEM_REG] = value;
 	/* Two attributes at most, mostly none. */
 	for (__u32 names = it->what & PY_ITEM_ATTRS ? it->what >> 8 : PY_NO_NAME, n = 0; n < 2;

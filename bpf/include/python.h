@@ -17,8 +17,6 @@
 #define PY_CODES    4
 #define PY_REGS     16 /* a power of two */
 #define PY_ITEM_REG (PY_REGS - 1)
-/* Length of a name of an attribute, a multiple of 8. */
-#define PY_NAME_MAX 64
 /* Python frames looked at from the innermost on, and those of C code among them. */
 #define PY_FRAMES 16
 /* Plans that one code object can start. */
@@ -53,7 +51,8 @@ struct py_process {
 	__u64 ref_mask;   /* bits of a reference in a frame that are the address */
 	__u64 watched[4]; /* filter of watched code: bit (address >> 4) % 256 */
 	__u64 none, yes, no;
-	__u64 str_type, int_type, cell_type, float_type, set_type, frozenset_type, deque_type;
+	__u64 str_type, int_type, list_type, dict_type;
+	__u64 cell_type, float_type, set_type, frozenset_type, deque_type;
 	__u32 form; /* enum py_form */
 	__s32 thread_native;
 	__s32 thread_cframe;
@@ -69,6 +68,7 @@ struct py_process {
 	__s32 type_flags;
 	__s32 type_base;
 	__s32 type_dictoffset;
+	__s32 type_version;
 	__s32 heap_keys;
 	__s32 var_size;
 	__s32 list_items;
@@ -96,6 +96,7 @@ struct py_process {
 	__s32 set_mask;
 	__s32 set_table;
 	__s32 thread_next;
+	__u32 cuda; /* the process is looked at by the tap on the CUDA driver, too */
 };
 
 /* Of py_probe.flags: the function may be called without the interpreter's lock. */
@@ -127,8 +128,10 @@ struct py_code_key {
 };
 
 struct py_watch {
+	__u64 hits; /* counted by the program */
 	__u32 count;
 	__u32 plans[PY_WATCH_PLANS];
+	__u32 pad;
 };
 
 /* Words of a code object by which it is told from another at the same address. */
@@ -142,9 +145,10 @@ struct py_name {
 	__u64 hash;       /* of the str in this process */
 	__u64 slot_class; /* class that has it as a slot, or 0 */
 	__u64 slot_name;  /* tp_name of that class */
+	__u64 key;        /* kept by the program: the str that was found to be the name, 0: none */
+	__u64 seen;       /* and where: PY_SEEN_* */
 	__u32 slot;       /* offset in an instance */
-	__u32 len;
-	__u64 text[PY_NAME_MAX / 8]; /* ASCII, padded with zeros */
+	__u32 len;        /* ASCII */
 };
 
 enum py_op_code {
@@ -153,7 +157,8 @@ enum py_op_code {
 	PY_ATTR = 3,  /* dst = attribute names[a] of src */
 	PY_INDEX = 4, /* dst = element a of the list or tuple src */
 	PY_KEY = 5,   /* dst = value under the key names[a] of the dict src */
-	PY_VALUE = 6, /* send src as slot: None, a bool, int or float, or a str of at most a bytes */
+	PY_VALUE =
+		6, /* send src as slot: None, a bool, int or float, or a str of at most a bytes; the program keeps in c whether it was one */
 	PY_LEN = 7,   /* send the length of src as slot */
 	PY_ADDR = 8,  /* send the address of src as slot */
 	PY_ITEMS = 9, /* send the items of src as slot, at most a, strs of at most b bytes; c: enum py_items */
@@ -166,6 +171,7 @@ enum py_skip {
 	PY_SKIP_IS = 1,    /* src is the object at b | c << 32 */
 	PY_SKIP_ISNOT = 2, /* it is not, or missing */
 	PY_SKIP_NONE = 3,  /* it is None, or missing */
+	PY_SKIP_SET = 4,   /* it is neither */
 };
 
 /* What is sent of each item, in this order. */
@@ -189,6 +195,11 @@ struct py_op {
 	__u8 slot;
 	__u32 a, b, c;
 };
+
+/* py_name.seen: the attribute was found at the entry, or the value, of this number, */
+#define PY_SEEN_AT 0xffffULL
+/* in objects of the class that had this version, if their values are in an array. */
+#define PY_SEEN_VERSION 32
 
 /* Registers hold addresses. Register 0 is the frame of codes[0], which must be
  * among the depth innermost: else the plan does not run. */

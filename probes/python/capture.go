@@ -13,6 +13,7 @@ type captureLayout struct {
 	GILHolder      int // 3.12+: last_holder of that
 	RefTags        int // bits of a reference in a frame that are not the address
 	TypeBase       int
+	TypeVersion    int // 0 there: none was given, or it was withdrawn
 }
 
 // CaptureLayout returns what the kernel side has to know about the interpreter.
@@ -37,13 +38,13 @@ func (in *Interp) captureProcess() (capture.Process, error) {
 	}
 	p := capture.Process{
 		RefMask: ^uint64(c.RefTags), None: in.none, True: in.true_, False: in.false_,
-		StrType: in.strType, IntType: in.intType, FloatType: in.floatType, SetType: in.setType, FrozensetType: in.frozensetType,
+		StrType: in.strType, IntType: in.intType, ListType: in.listType, DictType: in.dictType, FloatType: in.floatType, SetType: in.setType, FrozensetType: in.frozensetType,
 		Threads: in.addr + uint64(l.InterpThreads), ThreadNext: int32(l.ThreadNext),
 		ThreadNative: int32(l.ThreadNativeID), ThreadCFrame: int32(l.ThreadCFrame), ThreadFrame: int32(l.ThreadFrame),
 		FrameCode: int32(l.FrameCode), FramePrevious: int32(l.FramePrevious), FrameLocals: int32(l.FrameLocals), FrameOwner: int32(l.FrameOwner),
 		CodeIdentity: int32(l.CodeLocalNames), CellRef: int32(l.CellRef),
 		TypeName: int32(l.TypeName), TypeBasicSize: int32(l.TypeBasicSize), TypeFlags: int32(l.TypeFlags), TypeBase: int32(c.TypeBase),
-		TypeDictOffset: int32(l.TypeDictOffset), HeapKeys: int32(l.HeapTypeKeys),
+		TypeDictOffset: int32(l.TypeDictOffset), TypeVersion: int32(c.TypeVersion), HeapKeys: int32(l.HeapTypeKeys),
 		VarSize: int32(l.VarSize), ListItems: int32(l.ListItems), TupleItems: int32(l.TupleItems),
 		FloatValue: int32(l.FloatValue), LongTag: int32(l.LongTag), LongDigits: int32(l.LongDigits),
 		StrLength: int32(l.StrLength), StrState: int32(l.StrState), StrASCII: int32(l.StrASCIISize), StrCompact: int32(l.StrCompactSize), StrData: int32(l.StrData),

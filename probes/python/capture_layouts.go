@@ -9,6 +9,7 @@ var captureLayouts = map[minor]captureLayout{
 		GILHolder:      -1,
 		RefTags:        0,
 		TypeBase:       256,
+		TypeVersion:    384,
 	},
 	{3, 11}: {
 		RuntimeCurrent: 576,
@@ -16,6 +17,7 @@ var captureLayouts = map[minor]captureLayout{
 		GILHolder:      -1,
 		RefTags:        0,
 		TypeBase:       256,
+		TypeVersion:    384,
 	},
 	{3, 12}: {
 		RuntimeCurrent: -1,
@@ -23,6 +25,7 @@ var captureLayouts = map[minor]captureLayout{
 		GILHolder:      8,
 		RefTags:        0,
 		TypeBase:       256,
+		TypeVersion:    384,
 	},
 	{3, 13}: {
 		RuntimeCurrent: -1,
@@ -30,6 +33,7 @@ var captureLayouts = map[minor]captureLayout{
 		GILHolder:      8,
 		RefTags:        0,
 		TypeBase:       256,
+		TypeVersion:    384,
 	},
 	{3, 14}: {
 		RuntimeCurrent: -1,
@@ -37,5 +41,6 @@ var captureLayouts = map[minor]captureLayout{
 		GILHolder:      8,
 		RefTags:        3,
 		TypeBase:       256,
+		TypeVersion:    384,
 	},
 }

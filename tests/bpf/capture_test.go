@@ -210,6 +210,7 @@ func nestedPlan() *plan.Plan {
 	c.Local("by_name").EachPath("by_name", 100, 40, "id", "wide.a7")
 	jobs.EachPathIf("ended", 100, 40, "reason", "id", "stats.ratio")
 	jobs.EachPathIs("alone", 100, 40, "stream", plan.Func("builtins", "False"), "id", "stats.ratio")
+	jobs.EachPathUnless("under_way", 100, 40, "reason", "stats.ratio", "id()")
 	c.Local("jobs").When(level.Is(low)).EachPath("low", 100, 40, "id")
 	c.Local("jobs").When(level.IsNot(low)).EachPath("high", 100, 40, "id")
 	others := c.Local("others")
@@ -226,6 +227,8 @@ func plain(v *plan.Value) any {
 	switch v.Tag {
 	case capture.TagInt:
 		return json.Number(fmt.Sprint(v.Int))
+	case capture.TagAddr:
+		return json.Number(fmt.Sprint(v.Addr))
 	case capture.TagFloat:
 		return v.Float
 	case capture.TagBool:

@@ -12,7 +12,7 @@ const (
 	MaxNames   = 48
 	MaxCodes   = 4
 	MaxRegs    = 15 // one more is the program's own
-	MaxName    = 64 // bytes of a name
+	MaxName    = 64 // bytes of a name, more than any has
 	MaxFrames  = 16 // frames looked at
 	MaxStr     = 256
 	MaxPlans   = 4 // plans of one code object
@@ -43,7 +43,7 @@ type Process struct {
 	Watched [4]uint64 // set by the loader
 
 	None, True, False                                      uint64
-	StrType, IntType                                       uint64
+	StrType, IntType, ListType, DictType                   uint64
 	CellType, FloatType, SetType, FrozensetType, DequeType uint64
 
 	Form           Form
@@ -61,6 +61,7 @@ type Process struct {
 	TypeFlags      int32
 	TypeBase       int32
 	TypeDictOffset int32
+	TypeVersion    int32
 	HeapKeys       int32
 	VarSize        int32
 	ListItems      int32
@@ -88,6 +89,7 @@ type Process struct {
 	SetMask        int32
 	SetTable       int32
 	ThreadNext     int32
+	CUDA           uint32 // set by the loader
 }
 
 // Code is a code object and the words by which it is told from another one at the
@@ -102,9 +104,9 @@ type Name struct {
 	Hash      uint64 // of the str in the process
 	SlotClass uint64 // class that has it as a slot, or 0
 	SlotName  uint64 // tp_name of that class
+	Key, Seen uint64 // kept by the program
 	Slot      uint32 // offset in an instance
-	Len       uint32
-	Text      [MaxName]byte // ASCII, padded with zeros
+	Len       uint32 // of ASCII text
 }
 
 // OpCode is what an op does.
@@ -130,6 +132,7 @@ const (
 	SkipIs    = 1 // Src is the object at the address
 	SkipIsNot = 2 // it is not, or missing
 	SkipNone  = 3 // it is None, or missing
+	SkipSet   = 4 // it is neither
 )
 
 // What OpItems sends of each item; enum py_items, and in C of the op the indexes of

@@ -34,6 +34,7 @@ int main(void)
 	F(RefTags, 0);
 #endif
 	O(TypeBase, PyTypeObject, tp_base);
+	O(TypeVersion, PyTypeObject, tp_version_tag);
 	printf("\t},\n");
 	return 0;
 }

@@ -21,6 +21,7 @@ type Program struct {
 	Dropped map[string]string
 	Plan    capture.Plan
 	codes   []code
+	names   []string
 }
 
 // code is a function of which the plan has the code object.
@@ -216,7 +217,6 @@ func (c *compiler) name(text string, class Function) int {
 		return 0
 	}
 	n := capture.Name{Hash: hash, Len: uint32(len(text))}
-	copy(n.Text[:], text)
 	if class.Module != "" {
 		// Not found: the version may have it in the __dict__.
 		if v, err := c.in.Path(class.Module, class.Path...); err == nil {
@@ -225,18 +225,19 @@ func (c *compiler) name(text string, class Function) int {
 			}
 		}
 	}
-	names := &c.out.Plan.Names
-	for i := range names {
-		switch {
-		case names[i] == n:
-			return i
-		case names[i].Len == 0:
-			names[i] = n
+	for i, other := range c.out.names {
+		if other == text && c.out.Plan.Names[i] == n {
 			return i
 		}
 	}
-	c.fail("more than %d names", capture.MaxNames)
-	return 0
+	i := len(c.out.names)
+	if i == capture.MaxNames {
+		c.fail("more than %d names", capture.MaxNames)
+		return 0
+	}
+	c.out.names = append(c.out.names, text)
+	c.out.Plan.Names[i] = n
+	return i
 }
 
 // Stale returns the functions that no longer run the code that the plan was compiled

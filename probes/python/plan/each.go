@@ -9,8 +9,9 @@ import (
 
 // body is what is sent of each item of a container.
 type body struct {
-	attr  string   // that must be there and not be None, "" if none
-	is    Function // or what that must be
+	attr  string   // that decides which items are left out, "" if none
+	skip  uint8    // how: enum py_skip
+	is    Function // what it must be, for SkipIsNot
 	paths []path
 }
 
@@ -18,10 +19,14 @@ type body struct {
 type path struct {
 	attrs []string
 	len   bool // its length is sent
+	addr  bool // the address of the item is
 }
 
 func (p path) String() string {
 	text := strings.Join(p.attrs, ".")
+	if p.addr {
+		text = itemAddr
+	}
 	if p.len {
 		text = "len(" + text + ")"
 	}
@@ -34,45 +39,58 @@ func (b *body) String() string {
 		all = append(all, p.String())
 	}
 	switch {
-	case b.is.Module != "":
+	case b.attr == "":
+		return strings.Join(all, ", ")
+	case b.skip == capture.SkipIsNot:
 		return strings.Join(all, ", ") + " by " + b.attr + " is " + b.is.String()
-	case b.attr != "":
-		return strings.Join(all, ", ") + " by " + b.attr
+	case b.skip == capture.SkipSet:
+		return strings.Join(all, ", ") + " without " + b.attr
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(all, ", ") + " by " + b.attr
 }
+
+// itemAddr is the path to the address of an item.
+const itemAddr = "id()"
 
 // EachPath sends, of each of at most max elements of a list, tuple or set, or values
 // of a dict, what paths lead to: attributes of it, or of its attributes and so on, as
-// "time_stats.created_time"; with ".len()" at the end the length of that. strs are as
-// by Str.
+// "time_stats.created_time"; with ".len()" at the end the length of that. "id()" is the
+// address of the item. strs are as by Str.
 //
 // It costs the process some 0.1 us for each attribute on the way, which paths that
 // follow each other share, and 0.1 us for each value.
 func (r *Ref) EachPath(slot string, max, strBytes int, paths ...string) *Ref {
-	return r.EachPathIf(slot, max, strBytes, "", paths...)
+	return r.eachPath(slot, max, strBytes, body{}, paths)
 }
 
 // EachPathIf is EachPath for those items only of which an attribute is there and not
 // None. The others count as if the container did not have them.
 func (r *Ref) EachPathIf(slot string, max, strBytes int, attr string, paths ...string) *Ref {
-	return r.eachPath(slot, max, strBytes, body{attr: attr}, paths)
+	r.checkName(attr)
+	return r.eachPath(slot, max, strBytes, body{attr: attr, skip: capture.SkipNone}, paths)
+}
+
+// EachPathUnless is EachPath for the items that EachPathIf leaves out.
+func (r *Ref) EachPathUnless(slot string, max, strBytes int, attr string, paths ...string) *Ref {
+	r.checkName(attr)
+	return r.eachPath(slot, max, strBytes, body{attr: attr, skip: capture.SkipSet}, paths)
 }
 
 // EachPathIs is EachPathIf for those items of which an attribute is the object that a path
 // leads to when the plan is compiled.
 func (r *Ref) EachPathIs(slot string, max, strBytes int, attr string, object Function, paths ...string) *Ref {
-	return r.eachPath(slot, max, strBytes, body{attr: attr, is: object}, paths)
+	r.checkName(attr)
+	return r.eachPath(slot, max, strBytes, body{attr: attr, skip: capture.SkipIsNot, is: object}, paths)
 }
 
-func (r *Ref) eachPath(slot string, max, strBytes int, of body, paths []string) *Ref {
-	b := &of
-	if b.attr != "" || b.is.Module != "" {
-		r.checkName(b.attr)
-	}
+func (r *Ref) eachPath(slot string, max, strBytes int, b body, paths []string) *Ref {
 	r.plan.check(len(paths) >= 1 && len(paths) <= capture.MaxPer, "%d values of each item, want 1 to %d", len(paths), capture.MaxPer)
 	for _, text := range paths {
-		p := path{}
+		p := path{addr: text == itemAddr}
+		if p.addr {
+			b.paths = append(b.paths, p)
+			continue
+		}
 		text, p.len = strings.CutSuffix(text, ".len()")
 		p.attrs = strings.Split(text, ".")
 		for _, a := range p.attrs {
@@ -80,20 +98,20 @@ func (r *Ref) eachPath(slot string, max, strBytes int, of body, paths []string) 
 		}
 		b.paths = append(b.paths, p)
 	}
-	return r.items(leaf{max: max, strBytes: strBytes, items: capture.ItemBody, body: b}, slot)
+	return r.items(leaf{max: max, strBytes: strBytes, items: capture.ItemBody, body: &b}, slot)
 }
 
 // items compiles EachPath of the container that op has as its source. Registers above
 // top are free.
 func (c *compiler) items(l leaf, op capture.Op, top int) {
-	other := capture.Op{Code: capture.OpSkip, Src: uint8(top + 1), Slot: capture.SkipNone}
-	if l.body.is.Module != "" {
+	other := capture.Op{Code: capture.OpSkip, Src: uint8(top + 1), Slot: l.body.skip}
+	if l.body.skip == capture.SkipIsNot {
 		v, err := c.in.Path(l.body.is.Module, l.body.is.Path...)
 		if err != nil {
 			c.out.Dropped[c.p.slots[l.slot]] = fmt.Sprintf("which items, %s says: %v", l.body.is, err)
 			return
 		}
-		other.Slot, other.B, other.C = capture.SkipIsNot, uint32(v.Addr()), uint32(v.Addr()>>32)
+		other.B, other.C = uint32(v.Addr()), uint32(v.Addr()>>32)
 	}
 	head := c.out.Plan.OpCount
 	c.emit(op)
@@ -104,6 +122,10 @@ func (c *compiler) items(l leaf, op capture.Op, top int) {
 	}
 	var way []string // attributes whose objects are in registers
 	for _, p := range l.body.paths {
+		if p.addr {
+			c.emit(capture.Op{Code: capture.OpAddr, Src: capture.MaxRegs, Slot: op.Slot})
+			continue
+		}
 		at := 0
 		for at < len(way) && at < len(p.attrs)-1 && way[at] == p.attrs[at] {
 			at++

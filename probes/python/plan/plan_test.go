@@ -113,11 +113,11 @@ func TestCompile(t *testing.T) {
 		t.Errorf("ops %v, want %v", ops, want)
 	}
 	names := map[string]capture.Name{}
-	for _, n := range pl.Names {
-		if n.Len == 0 {
-			continue
+	for i, text := range prog.names {
+		n := pl.Names[i]
+		if int(n.Len) != len(text) {
+			t.Errorf("name %s of %d bytes", text, n.Len)
 		}
-		text := string(n.Text[:n.Len])
 		if _, twice := names[text]; twice && n.SlotClass == 0 && names[text].SlotClass == 0 {
 			t.Errorf("name %s twice", text)
 		}
@@ -207,9 +207,7 @@ func TestCompileEach(t *testing.T) {
 	}
 	addr := engine.Addr()
 	const self_, out_, item = 14, 13, capture.MaxRegs
-	name := func(n uint32) string {
-		return string(prog.Plan.Names[n].Text[:prog.Plan.Names[n].Len])
-	}
+	name := func(n uint32) string { return prog.names[n] }
 	var names []string
 	var ops []capture.Op
 	for _, op := range prog.Plan.Ops[:prog.Plan.OpCount] {
@@ -358,6 +356,7 @@ func TestString(t *testing.T) {
 	p.Local("out").Each("ids", 5, 8, "id")
 	p.Local("out").Items("all", 6, 8)
 	p.Local("out").EachPathIf("ends", 7, 8, "why", "id", "a.b.len()")
+	p.Local("out").EachPathUnless("goes_on", 7, 8, "why", "id()", "a")
 	p.Frame(Func("m", "outer"), 4).Local("x").Value("x")
 	const want = `step: __main__.Engine.step, within 3 frames
   self = id(self)
@@ -365,6 +364,7 @@ func TestString(t *testing.T) {
   ids = 5 id of out
   all = 6 items of out
   ends = 7 id, len(a.b) by why of out
+  goes_on = 7 id(), a without why of out
   x = x
 `
 	if got := p.String(); got != want {

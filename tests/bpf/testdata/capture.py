@@ -203,6 +203,7 @@ class Maker:
             "ended": [[j.id, j.stats.ratio] for j in jobs if j.reason is not None],
             "alone": [[j.id, j.stats.ratio] for j in jobs if j.stream is False],
             "low_others": ids if level is Level.LOW and others is not jobs else "not read",
+            "under_way": [[j.stats.ratio, id(j)] for j in jobs if j.reason is None],
             "by_name": [[j.id, j.wide.a7 if j.wide else gone] for j in jobs],
             "low": ids if level is Level.LOW else "not read", "high": ids if level is not Level.LOW else "not read",
             "others": ids if others is not jobs else "not read", "others_len": len(others) if others is not jobs else "not read",
