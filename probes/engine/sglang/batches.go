@@ -47,6 +47,19 @@ type batch struct {
 	each    int64       // tokens of each request that decodes, -1 if not known
 	partial bool
 	reqs    []signal.StepRequest
+	addrs   []uint64 // of their objects, where it decodes
+}
+
+// at gives the id of the request whose object is at an address, "" if it is in none of the
+// batch. The objects are there until its result is known. n is where it is likely to be.
+func (b *batch) at(addr uint64, n int) string {
+	if n >= len(b.addrs) || b.addrs[n] != addr {
+		n = slices.Index(b.addrs, addr)
+	}
+	if addr == 0 || n < 0 {
+		return ""
+	}
+	return string(b.reqs[n].ID)
 }
 
 // life returns a request, which may be new.
@@ -119,10 +132,16 @@ func (c *Captures) see(p *process, s *stager, id string, m moment) *life {
 	return l
 }
 
-// list takes the stamps of the requests of a list, and calls f for each.
-func (c *Captures) list(p *process, s *stager, v reading, l *list, f func(n int, i item, l *life)) (there, whole bool) {
+// list takes the stamps of the requests of a list, and calls f for each. of is the batch that
+// they are in, if the list does not name them; others of the list came to it later.
+func (c *Captures) list(p *process, s *stager, v reading, l *list, of *batch, f func(n int, i item, l *life)) (there, whole bool) {
 	there, whole = l.items(v.c, func(n int, i item) {
 		id := i.id()
+		if addr := i.addr(); id == "" && addr != 0 && of != nil {
+			if id = of.at(addr, n); id == "" {
+				return
+			}
+		}
 		life := c.see(p, s, id, i.moment())
 		if f != nil && id != "" {
 			f(n, i, life)
@@ -195,7 +214,7 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	if p.first.PID != 0 && b.number.OK {
 		s.emit(&signal.RankLaunched{At: s.at, Engine: s.engine, PID: s.pid, Core: p.first, Number: b.number.V, Schedule: b.launch, More: b.more})
 	}
-	_, beforeWhole := c.list(p, s, v, &v.l.before, nil)
+	_, beforeWhole := c.list(p, s, v, &v.l.before, nil, nil)
 	for i := range v.l.left {
 		c.leave(p, s, v, &v.l.left[i])
 	}
@@ -204,16 +223,16 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 		m.at[stampChunk], m.have[stampChunk] = monoOf(at)
 		c.see(p, s, id, m)
 	}
-	extend, prefix := v.value(slotExtend), v.value(slotPrefix)
+	extend, prefix, made := v.value(slotExtend), v.value(slotPrefix), v.value(slotMade)
 	more, known := v.chunked()
 	entering := func(n int, i item, l *life) {
 		chunk := signal.Opt[bool]{V: i.id() == more, OK: known}
-		if held, ok := i.int("inflight_middle_chunks"); !known && ok {
+		if held, ok := i.int(partHeld); !known && ok {
 			chunk = signal.Some(held > 0)
 		}
-		b.enter(i, l, ints(extend, n), ints(prefix, n), chunk)
+		b.enter(i, l, ints(extend, n), ints(prefix, n), ints(made, n), chunk)
 	}
-	there, whole := c.list(p, s, v, &v.l.entering, entering)
+	there, whole := c.list(p, s, v, &v.l.entering, nil, entering)
 	if there {
 		b.mode = "prefill"
 		if v.value(slotPrebuilt) != nil {
@@ -223,7 +242,7 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	} else {
 		b.decode = true
 		b.mode = "decode"
-		there, whole = c.list(p, s, v, &v.l.decoding, b.run)
+		there, whole = c.list(p, s, v, &v.l.decoding, nil, b.run)
 		if x := v.c.Slot(v.l.decoding.slot); there {
 			b.size = signal.Some(int64(x.Total))
 		}
@@ -274,17 +293,16 @@ func (r reading) sampledLater() bool {
 func opt(n int64, ok bool) signal.Opt[int64] { return signal.Opt[int64]{V: n, OK: ok} }
 
 // enter adds a request to a batch that does not decode only.
-func (b *batch) enter(i item, l *life, tokens, computed signal.Opt[int64], chunk signal.Opt[bool]) {
+func (b *batch) enter(i item, l *life, tokens, computed, made signal.Opt[int64], chunk signal.Opt[bool]) {
 	q := signal.StepRequest{ID: []byte(i.id()), Tokens: -1, Computed: computed}
 	if tokens.OK {
 		q.Tokens = tokens.V
 	}
-	made, generated := i.int("output_ids.len()")
 	switch {
 	case l == nil:
 	case l.retract:
 		q.Phase = signal.StepRecompute
-	case generated && made > 0, l.rest: // its tokens may be in an array, whose length is not captured
+	case made.V > 0, l.rest: // its tokens may be in an array, whose length is not captured
 		q.Phase = signal.StepDecode
 	case chunk.V:
 		q.Phase = signal.StepPrefillChunk
@@ -308,7 +326,7 @@ func (b *batch) run(_ int, i item, l *life) {
 	if l != nil {
 		l.entered, l.rest = true, true
 	}
-	b.reqs = append(b.reqs, q)
+	b.reqs, b.addrs = append(b.reqs, q), append(b.addrs, i.addr())
 }
 
 // entry says how a request comes into a batch, and that it did. The batch before was
@@ -328,17 +346,20 @@ func (l *life) entry(after signal.Mono) signal.StepEntry {
 	return signal.StepEntryUnknown
 }
 
-// outputs: the outputs of a batch are about to be sent. Only requests that end have their
-// stamps read.
+// outputs: the outputs of a batch are about to be sent.
 func (c *Captures) outputs(p *process, s *stager, v reading) {
 	p.count++
 	n, ok := v.int(slotNumber)
 	if ok {
 		s.upto = n
 	}
-	c.list(p, s, v, &v.l.ended, nil)
-	c.list(p, s, v, &v.l.sent, nil)
-	c.list(p, s, v, &v.l.decoded, nil)
+	c.list(p, s, v, &v.l.ended, nil, nil)
+	c.list(p, s, v, &v.l.sent, nil, nil)
+	if i := slices.IndexFunc(p.batches, func(b *batch) bool { return ok && b.number == signal.Some(n) }); i >= 0 {
+		c.list(p, s, v, &v.l.decoded, p.batches[i], nil)
+	} else if v.l.decoded.named() {
+		c.list(p, s, v, &v.l.decoded, nil, nil)
+	}
 	if ok {
 		for len(p.batches) > 0 && p.batches[0].number.V < n {
 			p.give(p.batches[0], 0, s)

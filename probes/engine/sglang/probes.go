@@ -24,8 +24,13 @@ const (
 	moduleMode       = "sglang.srt.model_executor.forward_batch_info"
 )
 
-// decodeMode is the forward mode of a batch that only decodes.
-var decodeMode = plan.Func(moduleMode, "ForwardMode.DECODE")
+// Forward modes: of a batch that only decodes, of one that was computed elsewhere, and of
+// one in which requests decode beside those that enter.
+var (
+	decodeMode   = plan.Func(moduleMode, "ForwardMode.DECODE")
+	prebuiltMode = plan.Func(moduleMode, "ForwardMode.PREBUILT")
+	mixedMode    = plan.Func(moduleMode, "ForwardMode.MIXED")
+)
 
 // message is the class of what is sent between processes, which keeps an id in a slot.
 var message = plan.Func("sglang.srt.managers.io_struct", "BaseReq")
@@ -175,15 +180,17 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	self := p.Local("self")
 	batch := p.Local("batch")
 	batch.Attr("forward_iter").Value(slotNumber)
-	self.Attr("forward_ct").Value(slotCount)
+	if _, err := in.Path(moduleBatch, "ScheduleBatch", "forward_iter"); err != nil {
+		self.Attr("forward_ct").Value(slotCount)
+	}
 	if name == planBatch {
 		batch.Attr("launch_ts").Value(slotLaunch)
 		self.Attr("result_queue").Len(slotQueue)
 		p.Local("batch_result").Attr("delay_sample_func").Value(slotSample)
 	}
-	mode := batch.Attr("forward_mode").Value(slotMode)
+	mode := batch.Attr("forward_mode")
 	if _, err := in.Path(moduleMode, "ForwardMode", "PREBUILT"); err == nil {
-		batch.Attr("forward_mode").When(mode.Is(plan.Func(moduleMode, "ForwardMode.PREBUILT"))).Value(slotPrebuilt)
+		batch.Attr("forward_mode").When(mode.Is(prebuiltMode)).Value(slotPrebuilt)
 	}
 	drafts := batch.Attr("spec_algorithm")
 	batch.Attr("spec_algorithm").When(drafts.Is(plan.Func(moduleDrafts, "SpeculativeAlgorithm.NONE"))).Addr(slotNoDrafts)
@@ -191,6 +198,7 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	requests(batch.Attr("reqs").When(mode.IsNot(decodeMode)), slotEntering, stats, batchStats, enteringParts)
 	batch.Attr("extend_lens").When(mode.IsNot(decodeMode)).Elements(slotExtend, maxItems, 0)
 	batch.Attr("prefix_lens").When(mode.IsNot(decodeMode)).Elements(slotPrefix, maxItems, 0)
+	batch.Attr("reqs").When(mode.Is(mixedMode)).EachPath(slotMade, maxItems, 0, "output_ids.len()")
 	self = p.Local("self") // once more, behind what the condition is about
 	last := self.Attr("last_batch")
 	before := self.Attr("last_batch").When(last.Differs(batch))
@@ -203,7 +211,7 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 		}
 	}
 	// Late, since it may need all the room that is left.
-	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, nil)
+	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, []string{partAddr})
 	if loop == loops[0] && name == planBatch && has(stats, stampNames[stampDecoded]) {
 		leftPlan(in, p, mode)
 	}
@@ -250,13 +258,18 @@ func requests(r *plan.Ref, slot string, have []string, stamps []timing, parts []
 }
 
 func requestPaths(have []string, stamps []timing, parts []string) (paths, names []string) {
-	paths, names = []string{"rid"}, []string{"rid"}
+	paths, names = stampPaths(have, stamps)
+	paths, names = append([]string{partID}, paths...), append([]string{partID}, names...)
+	return append(paths, parts...), append(names, parts...)
+}
+
+func stampPaths(have []string, stamps []timing) (paths, names []string) {
 	for _, s := range stamps {
 		if name := stampNames[s]; has(have, name) {
 			paths, names = append(paths, "time_stats."+name), append(names, name)
 		}
 	}
-	return append(paths, parts...), append(names, parts...)
+	return paths, names
 }
 
 // outputWatch: the requests that end, when their outputs are sent or they are given up.
@@ -279,11 +292,17 @@ func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool]) 
 			batch := p.Frame(result, depthResult).Local("batch")
 			batch.Attr("forward_iter").Value(slotNumber)
 			mode := batch.Attr("forward_mode")
-			requests(p.Local("reqs").When(mode.Is(decodeMode)), slotDecoded, stats, loopStats, nil)
-			requests(p.Local("reqs").When(mode.IsNot(decodeMode)), slotSent, stats, resultStats, nil)
+			if decoded, names := stampPaths(stats, loopStats); len(decoded) > 0 {
+				p.Local("reqs").When(mode.Is(decodeMode)).EachPathUnless(slotDecoded+":"+strings.Join(append(names, partAddr), ","),
+					maxItems, 0, finished, append(decoded, partAddr)...)
+			}
+			if sent, names := requestPaths(stats, resultStats, nil); len(sent) > 1 {
+				p.Local("reqs").When(mode.IsNot(decodeMode)).EachPathUnless(slotSent+":"+strings.Join(names, ","),
+					maxItems, maxIDBytes, finished, sent...)
+			}
 		}
 		paths, names := requestPaths(stats, endStats, nil)
-		p.Local("reqs").EachPathIf(slotEnded+":"+strings.Join(names, ","), maxItems, maxIDBytes, "finished_reason", paths...)
+		p.Local("reqs").EachPathIf(slotEnded+":"+strings.Join(names, ","), maxItems, maxIDBytes, finished, paths...)
 		plans = append(plans, p)
 	}
 	abort := plan.Func(moduleScheduler, "Scheduler.send_abort_output")

@@ -2,6 +2,7 @@ package sglang
 
 import (
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"testing"
@@ -78,8 +79,9 @@ func newSceneOf(t testing.TB, decoding []timing) *scene {
 		return slot + ":" + strings.Join(names, ",")
 	}
 	s.slots = []string{slotNumber, slotLaunch, slotQueue, slotSize, list(slotEntering, batchStats, enteringParts...), list(slotBefore, resultStats),
-		list(slotsLeft[0], loopStats), list(slotsLeft[1], loopStats), list(slotDecoding, decoding), slotNoDrafts, slotExtend, slotPrefix, slotChunked, slotChunkedAt}
-	s.ends = []string{slotNumber, list(slotDecoded, loopStats), list(slotSent, resultStats), list(slotEnded, endStats)}
+		list(slotsLeft[0], loopStats), list(slotsLeft[1], loopStats), list(slotDecoding, decoding, partAddr), slotNoDrafts, slotExtend, slotPrefix, slotMade, slotChunked, slotChunkedAt}
+	_, decoded := stampPaths(stampNames[:], loopStats)
+	s.ends = []string{slotNumber, slotDecoded + ":" + strings.Join(append(decoded, partAddr), ","), list(slotSent, resultStats), list(slotEnded, endStats)}
 	abort := []string{slotID}
 	abort = append(abort, stampNames[:]...)
 	s.c.Plan(1, note.Plan{Name: planBatch, Slots: s.slots})
@@ -120,6 +122,30 @@ func intValue(n int64) plan.Value     { return plan.Value{Tag: capture.TagInt, I
 func timeValue(ms float64) plan.Value { return plan.Value{Tag: capture.TagFloat, Float: ms / 1e3} }
 func strValue(s string) plan.Value    { return plan.Value{Tag: capture.TagStr1, Str: s} }
 
+// where is the address of the object of a request.
+func (q req) where() plan.Value {
+	h := fnv.New64a()
+	h.Write([]byte(q.id))
+	return plan.Value{Tag: capture.TagAddr, Addr: h.Sum64()}
+}
+
+// addressed adds where the requests of a list are; without their ids if named is false.
+func addressed(reqs []req, at []timing, named bool) plan.Value {
+	v := listValue(reqs, at, 0)
+	all := plan.Value{Tag: capture.TagItems, Total: v.Total, Per: v.Per + 1}
+	if !named {
+		all.Per--
+	}
+	for n, q := range reqs {
+		values := v.Values[n*v.Per : (n+1)*v.Per]
+		if !named {
+			values = values[1:]
+		}
+		all.Values = append(append(all.Values, values...), q.where())
+	}
+	return all
+}
+
 func listValue(reqs []req, at []timing, parts int) plan.Value {
 	v := plan.Value{Tag: capture.TagItems, Total: len(reqs), Per: 1 + len(at) + parts}
 	for _, q := range reqs {
@@ -154,7 +180,7 @@ func (s *scene) decode(launch float64, queue int64, reqs ...req) {
 	s.number++
 	s.decodes[s.number] = true
 	s.play(1, launch+1, s.slots, map[string]plan.Value{
-		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, s.decoding, 0),
+		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: addressed(reqs, s.decoding, true),
 		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1},
 	})
 }
@@ -166,7 +192,7 @@ func (s *scene) decodeWithout(launch float64, queue int64, left []req, reqs ...r
 	s.number++
 	s.decodes[s.number] = true
 	s.play(1, launch+1, s.slots, map[string]plan.Value{
-		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: listValue(reqs, s.decoding, 0),
+		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: addressed(reqs, s.decoding, true),
 		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1}, slotsLeft[s.number%2]: listValue(left, loopStats, 0),
 		slotsLeft[1-s.number%2]: {Tag: capture.TagMissing, Missing: capture.MissingType},
 	})
@@ -175,21 +201,19 @@ func (s *scene) decodeWithout(launch float64, queue int64, left []req, reqs ...r
 // sent plays a message with the outputs of a batch.
 func (s *scene) sent(at float64, number int64, ended []req, reqs ...req) {
 	s.t.Helper()
-	all := append(slices.Clone(reqs), ended...)
-	slot, stats := slotSent, resultStats
+	slot, list := slotSent, listValue(reqs, resultStats, 0)
 	if s.decodes[number] {
-		slot, stats = slotDecoded, loopStats
+		slot, list = slotDecoded, addressed(reqs, loopStats, false)
 	}
 	s.play(2, at, s.ends, map[string]plan.Value{
-		slotNumber: intValue(number), slot: listValue(all, stats, 0), slotEnded: listValue(ended, endStats, 0),
+		slotNumber: intValue(number), slot: list, slotEnded: listValue(ended, endStats, 0),
 	})
 }
 
 // sentApart plays a message with outputs that are of no batch that was launched.
 func (s *scene) sentApart(at float64, ended []req, reqs ...req) {
 	s.t.Helper()
-	all := append(slices.Clone(reqs), ended...)
-	s.play(2, at, s.ends, map[string]plan.Value{slotSent: listValue(all, resultStats, 0), slotEnded: listValue(ended, endStats, 0)})
+	s.play(2, at, s.ends, map[string]plan.Value{slotSent: listValue(reqs, resultStats, 0), slotEnded: listValue(ended, endStats, 0)})
 }
 
 // aborted plays the message that a request that is in no batch is given up.

@@ -18,19 +18,19 @@ const (
 	slotLaunch    = "launch"    // batch.launch_ts
 	slotQueue     = "queue"     // batches before it whose results are to come
 	slotSample    = "sample"    // batch_result.delay_sample_func: not None if it is sampled behind the results before
-	slotMode      = "mode"      // number of the forward mode, which differs between versions
 	slotPrebuilt  = "prebuilt"  // is there if the mode is PREBUILT
 	slotNoDrafts  = "no_drafts" // is there if no tokens are drafted
 	slotSize      = "size"      // requests; is there if the mode is not DECODE
 	slotExtend    = "extend"    // tokens of each of these
 	slotPrefix    = "prefix"    // tokens before these
 	slotEntering  = "entering"  // requests of a batch that does not decode only
+	slotMade      = "made"      // tokens that each of these has generated; is there if some decode beside them
 	slotDecoding  = "decoding"  // requests of one that does
 	slotBefore    = "before"    // requests of the batch before, if that is another object
 	slotChunked   = "chunked"   // request of whose prompt more is to come
 	slotChunkedAt = "chunked_at"
-	slotSent      = "sent"    // requests of a batch whose outputs are sent
-	slotDecoded   = "decoded" // the same of one that decodes
+	slotSent      = "sent"    // requests of a batch whose outputs are sent and that do not end
+	slotDecoded   = "decoded" // the same of one that decodes, as its launch has shown them
 	slotEnded     = "ended"   // requests with a reason to end
 	slotID        = "id"
 	slotAborted   = "aborted"
@@ -40,6 +40,16 @@ const (
 // slotsLeft have requests of the batch before that are not in this one; at most one of them
 // is there.
 var slotsLeft = [2]string{"left0", "left1"}
+
+// Parts of the items of lists, beside stamps.
+const (
+	partID   = "rid"
+	partAddr = "id()" // where the request's object is
+	partHeld = "inflight_middle_chunks"
+)
+
+// finished is the attribute of a request that ends, and None before.
+const finished = "finished_reason"
 
 // timing is a time that a scheduler keeps of a request.
 type timing int
@@ -88,9 +98,8 @@ var (
 	loopStats   = []timing{stampDecoded}
 	resultStats = []timing{stampLastPrefilled, stampChunk, stampDecoded}
 	endStats    = allStamps()
-	// Parts of requests that enter: chunks of the prompt that are to come, tokens that were
-	// generated, how often it was put back.
-	enteringParts = []string{"inflight_middle_chunks", "output_ids.len()"}
+	// Of requests that enter besides: chunks of the prompt that are to come.
+	enteringParts = []string{partHeld}
 )
 
 func allStamps() []timing {
@@ -163,6 +172,9 @@ func (l *list) dim() bool {
 	return !slices.ContainsFunc(l.stamp, func(k int) bool { return k >= 0 })
 }
 
+// named: the list has the ids of the requests.
+func (l *list) named() bool { _, ok := l.part[partID]; return ok }
+
 // item is a request of a list.
 type item struct {
 	l      *list
@@ -171,7 +183,7 @@ type item struct {
 
 // id is the id of the request, "" if it could not be read.
 func (i item) id() string {
-	if n, ok := i.l.part["rid"]; ok && i.values[n].IsStr() {
+	if n, ok := i.l.part[partID]; ok && i.values[n].IsStr() {
 		return i.values[n].Str
 	}
 	return ""
@@ -193,6 +205,14 @@ func (i item) int(part string) (int64, bool) {
 		return 0, false
 	}
 	return i.values[n].Int, true
+}
+
+// addr is where the request's object is, 0 if the list does not say.
+func (i item) addr() uint64 {
+	if n, ok := i.l.part[partAddr]; ok && i.values[n].Tag == capture.TagAddr {
+		return i.values[n].Addr
+	}
+	return 0
 }
 
 // items calls f for each request of a list. there is false if the capture has no such
