@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -44,15 +45,20 @@ var generateNeeds = []workload.Needs{workload.NeedsGenerate, workload.NeedsTools
 
 var poolingFlags = []string{"--runner", "pooling", "--convert", "embed"}
 
-// freePort returns a TCP port that was free a moment ago.
+// freePort returns a TCP port that was free a moment ago. It is none of those that the kernel
+// gives connections (from 32768 on, mostly): an engine takes so long to start that one would
+// have it by then.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 20000 + rand.IntN(12000)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no free port")
+	return 0
 }
 
 // startEngine starts a vLLM that ends with the test.
