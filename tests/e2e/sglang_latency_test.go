@@ -224,11 +224,7 @@ func (l *latency) at(t *testing.T, p *target.Process) time.Duration {
 // interpreter measures a probe on the interpreter, with those that call what it is on.
 func (l *latency) interpreter(t *testing.T, p *target.Process, in *python.Interp, probe engines.Probe) []trapsOn {
 	t.Helper()
-	spec := probes.PythonProbe{Callable: probe.Callable, ZMQ: probe.ZMQ}
-	for _, x := range probe.Watches {
-		spec.Watches = append(spec.Watches, probes.Watch{Caller: x.Caller, Plans: x.Plans})
-	}
-	i, err := probes.AttachInterpreter(l.objs, p, in, []probes.PythonProbe{spec})
+	i, err := probes.AttachInterpreter(l.objs, p, in, pythonProbes([]engines.Probe{probe}))
 	if err != nil {
 		t.Fatal(err)
 	}
