@@ -56,12 +56,15 @@ func sglangCounts(t *testing.T, before, after, ours series, native []*otelTree, 
 		if err == nil && errTokens == nil && tokens > 0 {
 			perToken += e2e / tokens
 		}
+		requests++
+		if strings.Contains(fmt.Sprint(n.root.Attrs["gen_ai.response.finish_reasons"]), "abort") {
+			continue
+		}
 		for usage, k := range map[string]string{"input": "gen_ai.usage.prompt_tokens", "output": "gen_ai.usage.completion_tokens"} {
 			if n, err := toFloat(n.root.Attrs[k]); err == nil {
 				ended[usage] += n
 			}
 		}
-		requests++
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
