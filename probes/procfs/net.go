@@ -22,17 +22,23 @@ const maxFDs = 1 << 16
 // inode -> port.
 func (f FS) Listening(pid int) (map[uint64]int, error) {
 	inodes := make(map[uint64]int)
+	err := f.eachTCP(pid, func(b []byte) { parseListeners(b, inodes) })
+	return inodes, err
+}
+
+// eachTCP calls parse with the tables of TCP sockets of the process's network namespace.
+func (f FS) eachTCP(pid int, parse func([]byte)) error {
 	for _, name := range []string{"tcp", "tcp6"} {
 		b, err := readAll(f.path(pid, "net", name), maxMaps)
 		if err != nil {
 			if name == "tcp6" {
 				continue // no IPv6
 			}
-			return nil, fmt.Errorf("reading the sockets of process %d: %w", pid, err)
+			return fmt.Errorf("reading the sockets of process %d: %w", pid, err)
 		}
-		parseListeners(b, inodes)
+		parse(b)
 	}
-	return inodes, nil
+	return nil
 }
 
 // NetNS names the network namespace of a process.
@@ -48,17 +54,8 @@ type Conn struct{ Local, Remote netip.AddrPort }
 // by the inode of the socket. IPv4 addresses are so in sockets of IPv6, too.
 func (f FS) Connections(pid int) (map[uint64]Conn, error) {
 	conns := make(map[uint64]Conn)
-	for _, name := range []string{"tcp", "tcp6"} {
-		b, err := readAll(f.path(pid, "net", name), maxMaps)
-		if err != nil {
-			if name == "tcp6" {
-				continue // no IPv6
-			}
-			return nil, fmt.Errorf("reading the sockets of process %d: %w", pid, err)
-		}
-		parseConnections(b, conns)
-	}
-	return conns, nil
+	err := f.eachTCP(pid, func(b []byte) { parseConnections(b, conns) })
+	return conns, err
 }
 
 // Ports returns the ports, sorted, of those listening sockets to which one of the
