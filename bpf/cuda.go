@@ -131,15 +131,14 @@ func (o *Objects) SetCUDA(pid int, launches bool) error {
 	if err := o.put("watching the GPU work", pid, o.objs.CudaProcesses, uint32(pid), p); err != nil {
 		return err
 	}
-	return o.markCaptures(pid, true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.markCaptures(pid)
 }
 
 // RemoveCUDA ends SetCUDA; to be called before the probes are taken out. An unknown
 // pid is no error.
 func (o *Objects) RemoveCUDA(pid int) error {
-	if err := o.markCaptures(pid, false); err != nil {
-		return err
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
@@ -148,7 +147,7 @@ func (o *Objects) RemoveCUDA(pid int) error {
 	if err := o.objs.CudaProcesses.Delete(uint32(pid)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("forgetting the GPU work of process %d: %w", pid, err)
 	}
-	return nil
+	return o.markCaptures(pid)
 }
 
 // CUDA returns what was counted of a process. The error wraps ebpf.ErrKeyNotExist if

@@ -88,7 +88,6 @@ type Objects struct {
 	lastPlan, lastProbe uint32
 	epochs              map[int]uint32 // latest of SetCUDA, by process
 	launches            functionLook   // the latest
-	cuda                map[int]bool   // processes for which SetCUDA is in force
 
 	reader *Reader
 	closed bool

@@ -63,19 +63,11 @@ func (o *Objects) SetInterpreter(pid int, p capture.Process) error {
 	return nil
 }
 
-// markCaptures has the captures in a process send what its thread did with the GPU, too.
-func (o *Objects) markCaptures(pid int, cuda bool) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return nil
-	}
-	if o.cuda == nil {
-		o.cuda = map[int]bool{}
-	}
-	o.cuda[pid] = cuda
+// markCaptures has the captures in a process send what its thread did with the GPU, too, or
+// no longer, by whether that is watched. Called with mu held.
+func (o *Objects) markCaptures(pid int) error {
 	in := o.interpreters[pid]
-	if in == nil {
+	if in == nil || o.closed {
 		return nil
 	}
 	if err := o.putInterpreter(pid, in); err != nil {
@@ -84,11 +76,13 @@ func (o *Objects) markCaptures(pid int, cuda bool) error {
 	return nil
 }
 
-// putInterpreter also sets the filter of watched code. Called with mu held.
+// putInterpreter also sets the filter of watched code, and whether captures are marked. Called with
+// mu held.
 func (o *Objects) putInterpreter(pid int, in *interpreter) error {
 	p := in.layout
 	p.CUDA = 0
-	if o.cuda[pid] {
+	var watched tracerCudaProcess
+	if o.objs.CudaProcesses.Lookup(uint32(pid), &watched) == nil {
 		p.CUDA = 1
 	}
 	p.Watched = [4]uint64{}
