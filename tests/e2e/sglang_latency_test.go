@@ -47,21 +47,7 @@ func TestSGLangLatency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objs, err := bpf.Load(bpf.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer objs.Close()
-	stats, err := bpf.EnableStats()
-	if err != nil {
-		t.Skipf("the kernel does not count runs of BPF programs: %v", err)
-	}
-	defer stats.Close()
-	go func() { // records would fill the ring
-		var r event.Record
-		for !errors.Is(objs.Reader().Read(&r), os.ErrClosed) {
-		}
-	}()
+	objs := countedRuns(t)
 	costs, err := governor.Calibrate(objs, bpf.ProgPyHit)
 	if err != nil {
 		t.Fatal(err)
@@ -106,6 +92,28 @@ func TestSGLangLatency(t *testing.T) {
 	if alone > most {
 		t.Errorf("the traps alone add %v to a request, want at most %v", alone, most)
 	}
+}
+
+// countedRuns loads the kernel's side until the test ends, with the kernel counting how often
+// and how long programs run. Records are passed over.
+func countedRuns(t *testing.T) *bpf.Objects {
+	t.Helper()
+	objs, err := bpf.Load(bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { objs.Close() })
+	stats, err := bpf.EnableStats()
+	if err != nil {
+		t.Skipf("the kernel does not count runs of BPF programs: %v", err)
+	}
+	t.Cleanup(func() { stats.Close() })
+	go func() { // records would fill the ring
+		var r event.Record
+		for !errors.Is(objs.Reader().Read(&r), os.ErrClosed) {
+		}
+	}()
+	return objs
 }
 
 // Each probe is measured in rounds of so many requests: the kernel counts the time of a

@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	"inferspan/bpf"
-	"inferspan/bpf/event"
 	probes "inferspan/probes/attach"
 	engines "inferspan/probes/engine"
 	"inferspan/probes/engine/sglang"
@@ -36,21 +33,7 @@ func TestSGLangStepCost(t *testing.T) {
 		t.Fatal("no scheduler")
 	}
 	core := &eng.Processes[k]
-	objs, err := bpf.Load(bpf.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer objs.Close()
-	stats, err := bpf.EnableStats()
-	if err != nil {
-		t.Skipf("the kernel does not count runs of BPF programs: %v", err)
-	}
-	defer stats.Close()
-	go func() { // records would fill the ring
-		var r event.Record
-		for !errors.Is(objs.Reader().Read(&r), os.ErrClosed) {
-		}
-	}()
+	objs := countedRuns(t)
 	a, err := probes.Attach(objs, eng.Kind, core)
 	if err != nil {
 		t.Fatal(err)

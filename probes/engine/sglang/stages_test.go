@@ -3,6 +3,7 @@ package sglang
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -177,25 +178,30 @@ func (s *scene) prefill(launch float64, queue int64, before []req, reqs ...req) 
 
 func (s *scene) decode(launch float64, queue int64, reqs ...req) {
 	s.t.Helper()
+	s.decodeAnd(launch, queue, nil, reqs)
+}
+
+// decodeAnd is decode with more slots.
+func (s *scene) decodeAnd(launch float64, queue int64, more map[string]plan.Value, reqs []req) {
+	s.t.Helper()
 	s.number++
 	s.decodes[s.number] = true
-	s.play(1, launch+1, s.slots, map[string]plan.Value{
+	values := map[string]plan.Value{
 		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: addressed(reqs, s.decoding, true),
 		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1},
-	})
+	}
+	maps.Copy(values, more)
+	s.play(1, launch+1, s.slots, values)
 }
 
 // decodeWithout plays the launch of a batch that decodes, of which some requests of the
 // batch before are no part any more.
 func (s *scene) decodeWithout(launch float64, queue int64, left []req, reqs ...req) {
 	s.t.Helper()
-	s.number++
-	s.decodes[s.number] = true
-	s.play(1, launch+1, s.slots, map[string]plan.Value{
-		slotNumber: intValue(s.number), slotLaunch: timeValue(launch), slotQueue: intValue(queue), slotDecoding: addressed(reqs, s.decoding, true),
-		slotNoDrafts: {Tag: capture.TagAddr, Addr: 1}, slotsLeft[s.number%2]: listValue(left, loopStats, 0),
-		slotsLeft[1-s.number%2]: {Tag: capture.TagMissing, Missing: capture.MissingType},
-	})
+	at := (s.number + 1) % 2 // by the number of this batch
+	s.decodeAnd(launch, queue, map[string]plan.Value{
+		slotsLeft[at]: listValue(left, loopStats, 0), slotsLeft[1-at]: {Tag: capture.TagMissing, Missing: capture.MissingType},
+	}, reqs)
 }
 
 // sent plays a message with the outputs of a batch.
