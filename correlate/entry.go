@@ -107,12 +107,14 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 	putOpt(&a, semconv.AttrGenAIRequestIsStream, stream)
 	x.eng.rules.entryIDs(&a, x, stream)
 	finish := x.finish
-	if len(finish) < max(len(views), 1) {
-		// Of a long stream the reasons of some choices may not have been seen.
-		if all := finishOf(views); len(all) > 0 {
+	// Of a long stream the reasons of some choices may not have been seen.
+	if x.whole(views) {
+		if all := finishOf(views); len(finish) < max(len(views), 1) && len(all) > 0 {
 			finish = all
 			derived.add(semconv.AttrGenAIResponseFinishReasons)
 		}
+	} else if int64(len(finish)) < x.eng.rules.choices(x, views) {
+		finish = nil
 	}
 	a.list(semconv.AttrGenAIResponseFinishReasons, finish)
 	in, out := x.usage(views, &derived)
@@ -215,7 +217,7 @@ func (x *exchange) verdict(views []view) (outcome string, code trace.Code, msg, 
 			}
 			return OutcomeDisconnect, trace.StatusError, "client disconnected", OutcomeDisconnect
 		}
-		n := signal.Some[int64](0)
+		n := signal.Opt[int64]{OK: x.whole(views)}
 		for i := range views {
 			n.V += views[i].tokens.V
 			n.OK = n.OK && views[i].tokens.OK
@@ -247,6 +249,11 @@ func (x *exchange) verdict(views []view) (outcome string, code trace.Code, msg, 
 	return OutcomeCompleted, trace.StatusUnset, "", ""
 }
 
+// whole: views are all requests that x led to.
+func (x *exchange) whole(views []view) bool {
+	return int64(len(views)) >= x.eng.rules.choices(x, views)
+}
+
 // finishOf gives the finish reasons of the engine's requests, nil unless all have one.
 func finishOf(views []view) []string {
 	var f []string
@@ -269,7 +276,8 @@ func (x *exchange) usage(views []view, derived *marks) (in, out signal.Opt[int64
 	if len(views) == 0 || x.left > 0 {
 		return in, out
 	}
-	if !in.OK {
+	whole := x.whole(views)
+	if !in.OK && (whole || x.body.Inputs <= 1) {
 		// Candidates of one prompt share its id, and count it once.
 		seen := map[string]bool{}
 		in.OK = true
@@ -289,7 +297,7 @@ func (x *exchange) usage(views []view, derived *marks) (in, out signal.Opt[int64
 			derived.add(semconv.AttrGenAIUsageInputTokens, semconv.AttrGenAIUsageTotalTokens)
 		}
 	}
-	if !out.OK && !x.op.pooling {
+	if !out.OK && !x.op.pooling && whole {
 		out.OK = true
 		for i := range views {
 			out.OK = out.OK && views[i].tokens.OK

@@ -250,7 +250,7 @@ func (e *engine) usageOf(pid uint32, model, kind string) *usageCounter {
 func (c *Correlator) countUsage(x *exchange, model string, in, out signal.Opt[int64]) {
 	// Without usage the model is only what a client says, perhaps of a model
 	// that is not there: not a dimension.
-	if (!in.OK && !out.OK) || x.status >= 400 {
+	if (!in.OK && !out.OK) || x.status >= 400 || !x.eng.rules.usageOfEntries() {
 		return
 	}
 	u := x.eng.usageOf(x.key.PID, model, x.op.kind)
@@ -266,7 +266,7 @@ func (c *Correlator) countUsage(x *exchange, model string, in, out signal.Opt[in
 // requests the kind is not known.
 func (c *Correlator) countUsageAlone(v *view) {
 	r := v.r
-	if r.pooling || !r.firstOK {
+	if r.pooling || !r.firstOK || !r.core.eng.rules.usageOfEntries() {
 		return
 	}
 	u := r.core.eng.usageOf(0, r.core.eng.model, "LLM")

@@ -65,6 +65,7 @@ type request struct {
 	recent        [recentOutputs]output // of requests with stop strings
 	finish        signal.Finish
 	finishReason  string
+	refused       bool // its end came without what the engine counted of it
 
 	// What was read from memory of a request that had not been seen arriving.
 	outline   bool // what it asks for is not known
@@ -255,6 +256,7 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 	}
 	if o.Finish != signal.FinishNone {
 		r.finish, r.finishReason = o.Finish, o.FinishReason
+		r.refused = o.Finish == signal.FinishAbort && !o.PromptTokens.OK && !o.Total.OK
 		if o.Failure != nil {
 			f := *o.Failure
 			r.failure = &f

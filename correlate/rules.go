@@ -42,8 +42,14 @@ type rules interface {
 	// what follows the usage. stream says whether the response was streamed.
 	entryIDs(a *attrs, x *exchange, stream signal.Opt[bool])
 	entryRest(c *Correlator, a *attrs, x *exchange, views []view, stream signal.Opt[bool], derived *marks)
-	// usageMetric is the id of the metric of the tokens of API requests.
+	// choices is how many responses x asks for, by what is known of it and of the requests
+	// that it led to.
+	choices(x *exchange, views []view) int64
+	// usageMetric is the id of the metric of the tokens used. By usageOfEntries API
+	// requests count in it when they are exported, with what their responses say; else
+	// countFinished adds them.
 	usageMetric() string
+	usageOfEntries() bool
 }
 
 // Kinds of engines with rules of their own; any other has vLLM's.
@@ -73,3 +79,7 @@ func (vllmRules) settled(*request) bool            { return true }
 func (vllmRules) state(*core, *signal.EngineState) {}
 func (vllmRules) enginePoints(families, *engine)   {}
 func (vllmRules) usageMetric() string              { return usageMetricVLLM }
+func (vllmRules) usageOfEntries() bool             { return true }
+
+// choices have an id in common, so that views are all of them.
+func (vllmRules) choices(_ *exchange, views []view) int64 { return int64(len(views)) }

@@ -23,6 +23,17 @@ var sglangOperations = map[string]*operation{
 
 func (*sglangRules) operation(path string) *operation { return sglangOperations[path] }
 
+// choices, and prompts sent at once, are requests of their own, of which the response
+// names one.
+func (*sglangRules) choices(x *exchange, views []view) int64 {
+	const most = 1 << 30 // more than a server takes
+	n := x.body.N.V
+	for i := range views {
+		n = max(n, views[i].r.param.N.V)
+	}
+	return min(max(n, 1), most) * min(max(x.body.Inputs, 1), most)
+}
+
 // entryIDs adds what the response is called. The id is that of the request in the engine.
 func (*sglangRules) entryIDs(a *attrs, x *exchange, stream signal.Opt[bool]) {
 	streams := stream.OK && stream.V
@@ -38,7 +49,8 @@ func (*sglangRules) entryIDs(a *attrs, x *exchange, stream signal.Opt[bool]) {
 // entryRest adds what only SGLang's entry spans have.
 func (*sglangRules) entryRest(c *Correlator, a *attrs, x *exchange, views []view, stream signal.Opt[bool], derived *marks) {
 	cached := x.cached
-	if !cached.OK && len(views) > 0 && x.left == 0 {
+	whole := len(views) > 0 && x.left == 0 && x.whole(views)
+	if !cached.OK && whole {
 		cached.OK = true
 		for i := range views {
 			cached.OK = cached.OK && views[i].r.cached.OK
@@ -57,7 +69,7 @@ func (*sglangRules) entryRest(c *Correlator, a *attrs, x *exchange, views []view
 	}
 	// An increment is what the engine gave to the stream at once. With several requests
 	// below one stream, some of them may be the engine's own.
-	if e := x.eng; len(views) == 1 && x.left == 0 && e.interval.OK && views[0].r.firstOK {
+	if e := x.eng; len(views) == 1 && whole && e.interval.OK && views[0].r.firstOK {
 		a.put(semconv.AttrGenAIResponseTokensStreamed, views[0].r.outputs*e.interval.V)
 	}
 	if x.op == &sglChat {

@@ -110,3 +110,39 @@ func TestSGLangEntryPaths(t *testing.T) {
 		}
 	}
 }
+
+// TestSGLangChoices: of a stream of several choices, or of several prompts, one request is known,
+// which is not the sum.
+func TestSGLangChoices(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, c := range []struct {
+		name string
+		body signal.RequestBody
+		n    int64 // as the engine has it
+		want [4]any
+	}{
+		{"one", signal.RequestBody{Parsed: true, Inputs: 1}, 1, [4]any{int64(10), int64(3), []string{"length"}, int64(3)}},
+		{"choices", signal.RequestBody{Parsed: true, Inputs: 1, N: signal.Some[int64](3)}, 3, [4]any{int64(10), nil, nil, nil}},
+		{"choices, body not read", signal.RequestBody{Truncated: true}, 3, [4]any{int64(10), nil, nil, nil}},
+		{"prompts", signal.RequestBody{Parsed: true, Inputs: 2}, 1, [4]any{}},
+	} {
+		s := newSGLang(func(e *signal.Engine) { e.StreamInterval = signal.Some[int64](1) })
+		c.body.Stream = signal.Some(true)
+		s.begin(100, 7, "/v1/completions", func(b *signal.ExchangeBegin) { b.Exchange.PID, b.Body = tokPID, c.body })
+		s.engineRequest(100, id, 3)
+		for i := range s.sig {
+			if a, ok := s.sig[i].(*signal.RequestAdded); ok {
+				a.Param.N = signal.Some(c.n)
+			}
+		}
+		s.endHTTP(142, 7, 200, id, signal.OutcomeComplete, func(e *signal.ExchangeEnd) { e.Exchange.PID, e.Streamed, e.Gap = tokPID, true, true })
+		trees, _ := run(t, NewOptions(), s.sig)
+		for i, name := range []string{semconv.AttrGenAIUsageInputTokens, semconv.AttrGenAIUsageOutputTokens, semconv.AttrGenAIResponseFinishReasons, semconv.AttrGenAIResponseTokensStreamed} {
+			wantAttrs(t, &trees[0].Spans[0], map[string]any{name: c.want[i]})
+		}
+		conforms(t, trees[0], NewOptions())
+		if t.Failed() {
+			t.Fatal(c.name)
+		}
+	}
+}

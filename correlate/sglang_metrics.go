@@ -9,7 +9,12 @@ import (
 
 // What counts, after SGLang's own metrics:
 //   - a request counts with its tokens when it has finished, and one that was ended
-//     early if it had an output;
+//     early if the core answers with what it counted of it: not if it was refused, or
+//     taken out of the queue;
+//   - the tokens used are those of the same requests at the same moment, pooling
+//     requests left out: of these the kind is not known. A response states a prompt
+//     once for all of its choices, which are requests of their own here, and one that is
+//     given up states nothing;
 //   - the time to first token is added when the front end has it; for a client that does
 //     not stream it is the end of the prefill;
 //   - the time per output token of a request is its end-to-end time by its tokens,
@@ -67,7 +72,7 @@ func (m *sglangMetrics) countFirst(c *Correlator, r *request) {
 }
 
 func (m *sglangMetrics) countFinished(c *Correlator, r *request) {
-	if r.end != endFinished || (!r.normal() && r.tokens == 0) {
+	if r.end != endFinished || r.refused {
 		return
 	}
 	tokens := max(r.tokens+r.before.V, 0)
@@ -81,6 +86,11 @@ func (m *sglangMetrics) countFinished(c *Correlator, r *request) {
 		m.prompt += uint64(max(prompt.V, 0))
 		m.generated += uint64(tokens)
 		sumOpt(&m.cached, r.cached)
+		if !r.pooling {
+			u := r.core.eng.usageOf(r.front(), r.model(), sglChat.kind)
+			u.in += uint64(max(prompt.V, 0))
+			u.out += uint64(tokens)
+		}
 	}
 	// A front end that is busy says when it had finished a good while after the core.
 	w := r.way
@@ -200,4 +210,5 @@ func (m *sglangMetrics) enginePoints(f families, e *engine) {
 	}
 }
 
-func (*sglangMetrics) usageMetric() string { return semconv.MetricIDSGLangGenAILLMUsageTokens }
+func (*sglangMetrics) usageMetric() string  { return semconv.MetricIDSGLangGenAILLMUsageTokens }
+func (*sglangMetrics) usageOfEntries() bool { return false }

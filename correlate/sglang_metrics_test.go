@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"inferspan/correlate/metric"
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
 )
 
 // TestSGLangSilent: where the client does not stream, the first token is there when the
@@ -147,6 +149,89 @@ func TestSGLangSteps(t *testing.T) {
 	for name, want := range map[string]float64{"inferspan_step_duration_seconds": 0.045, "inferspan_step_requests": 5, "inferspan_kv_blocks_used": 100} {
 		if got := point(t, m, name); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+}
+
+// TestSGLangUsage: the tokens used are those of the requests that the engine counts, when it
+// counts them, whatever responses state and clients see.
+func TestSGLangUsage(t *testing.T) {
+	const path = "/v1/chat/completions"
+	front := func(b *signal.ExchangeBegin) { b.Exchange.PID = tokPID }
+	abort := finished(signal.FinishAbort, "abort")
+	refused := func(o *signal.Output) {
+		o.PromptTokens, o.CachedTokens, o.NumTokens = signal.Opt[int64]{}, signal.Opt[int64]{}, 0
+		abort(o)
+	}
+	begin := func(s *sglang, t float64, id string) *sglang {
+		s.added(t, id).times(t+0.1, id, t-1, t+0.1, 0, 0)
+		return s
+	}
+	for _, c := range []struct {
+		name    string
+		play    func(*sglang)
+		in, out float64
+	}{
+		{"response with usage", func(s *sglang) { s.chat(100, 7, "aaaaaaaaaa", 4) }, 10, 4},
+		{"no exchange, just over", func(s *sglang) { s.engineRequest(100, "aaaaaaaaaa", 4) }, 10, 4},
+		{"given up long before the engine notices", func(s *sglang) {
+			s.begin(100, 7, path, front)
+			begin(s, 102, "aaaaaaaaaa")
+			s.endHTTP(110, 7, 0, "", signal.OutcomeDisconnect, func(e *signal.ExchangeEnd) { e.Exchange.PID = tokPID })
+			for i := range 80 {
+				s.out(150+50*float64(i), "aaaaaaaaaa", 10)
+			}
+			s.out(4200, "aaaaaaaaaa", 5, abort)
+			s.times(4201, "aaaaaaaaaa", 0, 0, 150, 4201)
+		}, 10, 805},
+		{"taken out of the queue", func(s *sglang) { begin(s, 102, "aaaaaaaaaa").out(104, "aaaaaaaaaa", 0, refused) }, 0, 0},
+		{"taken out of the queue after it had been put back", func(s *sglang) {
+			begin(s, 102, "aaaaaaaaaa").out(104, "aaaaaaaaaa", 3).out(106, "aaaaaaaaaa", 0, refused)
+		}, 0, 0},
+		{"ended by an error before its first token", func(s *sglang) {
+			begin(s, 102, "aaaaaaaaaa").out(104, "aaaaaaaaaa", 0, abort)
+			s.times(105, "aaaaaaaaaa", 0, 0, 105, 105)
+		}, 10, 0},
+		{"three choices", func(s *sglang) {
+			s.begin(100, 7, path, front, func(b *signal.ExchangeBegin) { b.Body.N = signal.Some[int64](3) })
+			for i, id := range []string{"warm", "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"} {
+				s.added(102, id, func(a *signal.RequestAdded) { a.Param.N = signal.Some[int64](3) })
+				s.times(102.1, id, 101, 102.1, 0, 0)
+				s.out(110+float64(i), id, min(i, 1)*5, finished(signal.FinishLength, "length"))
+				s.times(114, id, 0, 0, 114, 114)
+			}
+			s.endHTTP(120, 7, 200, "aaaaaaaaaa", signal.OutcomeComplete, func(e *signal.ExchangeEnd) {
+				e.Exchange.PID, e.InputTokens, e.OutputTokens = tokPID, signal.Some[int64](10), signal.Some[int64](15)
+			})
+		}, 40, 15},
+		{"embedding", func(s *sglang) {
+			s.added(102, "aaaaaaaaaa", func(a *signal.RequestAdded) { a.Pooling = true }).out(104, "aaaaaaaaaa", 0, finished(signal.FinishStop, "stop"))
+		}, 0, 0},
+	} {
+		s := newSGLang()
+		c.play(s)
+		for _, whole := range []bool{false, true} { // not exported yet, and all exported
+			correlator := New(NewOptions())
+			for _, x := range s.sig {
+				correlator.Put(x, func(*trace.Tree) {})
+			}
+			if whole {
+				correlator.Put(&signal.Detach{At: at(20_000)}, func(*trace.Tree) {})
+			}
+			m := correlator.Metrics()
+			usage := func(kind string) (n float64) {
+				for _, f := range m.Families {
+					for _, p := range f.Points {
+						if f.Name == semconv.MetricGenAILLMUsageTokens && slices.ContainsFunc(p.Labels, func(l metric.Label) bool { return l.Value == kind }) {
+							n += p.Value
+						}
+					}
+				}
+				return n
+			}
+			if in, out := usage("input"), usage("output"); in != c.in || out != c.out {
+				t.Errorf("%s, exported %v: %v and %v tokens, want %v and %v", c.name, whole, in, out, c.in, c.out)
+			}
 		}
 	}
 }

@@ -33,6 +33,14 @@ func (r *request) rid() string {
 	return r.id
 }
 
+// front is the process of r's front end, 0 if it is not known.
+func (r *request) front() uint32 {
+	if r.pid == 0 && r.ex != nil {
+		return r.ex.key.PID
+	}
+	return r.pid
+}
+
 // spans appends the request's span, those of its threads, and their stages.
 func (*sglangRules) spans(c *Correlator, spans []trace.Span, v *view, p parent) []trace.Span {
 	r := v.r
@@ -40,10 +48,7 @@ func (*sglangRules) spans(c *Correlator, spans []trace.Span, v *view, p parent) 
 		return spans
 	}
 	e := r.core.eng
-	pid := r.pid
-	if pid == 0 && r.ex != nil {
-		pid = r.ex.key.PID
-	}
+	pid := r.front()
 	rid := r.rid()
 	var f facts
 	f.b = append(f.b, p.trace[:]...)

@@ -314,13 +314,10 @@ func (c *sglangRules) event(s *semconv.Span, ev *semconv.Event) (CapabilityState
 func (c *sglangRules) metric(m *semconv.Metric) (CapabilityState, string) {
 	switch m.ID {
 	case semconv.MetricIDSGLangGenAILLMUsageTokens:
-		if why, ok := c.need(TapHTTP); !ok {
-			if no, ok := c.need(TapOutputs); !ok {
-				return Unavailable, no
-			}
-			return Derived, "counted by the engine's messages: " + why
+		if why, ok := c.need(TapOutputs); !ok {
+			return Unavailable, why
 		}
-		return Exact, ""
+		return Exact, "of requests that generate: of others the kind is not known"
 	case semconv.MetricIDSGLangSGLangNumRunningReqs, semconv.MetricIDSGLangSGLangNumQueueReqs, semconv.MetricIDSGLangSGLangLogCount:
 		return c.looked("")
 	case semconv.MetricIDSGLangSGLangNumUsedTokens, semconv.MetricIDSGLangSGLangTokenUsage:

@@ -89,7 +89,7 @@ func TestSGLangCapabilities(t *testing.T) {
 			{"", scheduler, Derived, "why"}, {"", "prefill_forward", Unavailable, "why"}, {scheduler, "retract", Unavailable, "why"}, {"", request, Exact, ""},
 		}},
 		{name: "library", change: func(e *Engine) { e.Processes[0].Role = RoleOffline; e.Stamps[RoleOffline] = []string{"created_time"} }, want: []want{
-			{"", chat, Unavailable, "as a library"}, {"", request, Exact, ""}, {"", tokenizer, Exact, ""}, {"", "genai_llm_usage_tokens", Derived, "as a library"},
+			{"", chat, Unavailable, "as a library"}, {"", request, Exact, ""}, {"", tokenizer, Exact, ""}, {"", "genai_llm_usage_tokens", Exact, "that generate"},
 		}},
 		{name: "no scheduler", change: func(e *Engine) { e.Processes = e.Processes[:1] }, want: []want{
 			{"", chat, Exact, ""}, {"", request, Unavailable, "no scheduler"}, {"", scheduler, Unavailable, "no scheduler"}, {"", "num_requests_total", Unavailable, "no scheduler"},

@@ -163,6 +163,7 @@ var recorded = []struct {
 	{"pooling", []string{"embeddings", "score"}, 0},
 	{"kv", []string{"long"}, 0},
 	{"sglang", []string{"stream", "prefix", "leave-mid"}, 2},
+	{"sglang-usage", []string{"n", "leave-mid", "queue"}, 3},
 	{"tensor-parallel", []string{"chat"}, 3},
 	{"sglang-0.5.5", []string{"chat", "stream", "leave-mid"}, 3},
 	{"cuda", []string{"chat", "stream"}, 2},

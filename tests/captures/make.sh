@@ -29,6 +29,7 @@ tools|generate|tools|
 pooling|pooling|embeddings,score|
 kv|kv|long|
 sglang|sglang|stream,prefix,leave-mid|--count 2
+sglang-usage|sglang_metrics|n,leave-mid,queue|--count 3
 sglang-0.5.5|sglang_0_5_5|chat,stream,leave-mid|--count 3
 cuda|cuda|chat,stream|--count 2
 tensor-parallel|cuda_2|chat|--count 3
@@ -41,6 +42,8 @@ work=$(mktemp -d)
 flags_kv="--no-enable-prefix-caching --kv-transfer-config {\"kv_connector\":\"AsyncStore\",\"kv_connector_module_path\":\"asyncstore\",\"kv_role\":\"kv_consumer\",\"kv_connector_extra_config\":{\"shared_storage_path\":\"$work/store\",\"delay\":0.03}}"
 # Nothing is to be seen of a scheduler that polls while it is idle.
 flags_sglang="--sleep-on-idle --chunked-prefill-size 64"
+# Requests wait, and are given up then; the engine counts what it has done for the others.
+flags_sglang_metrics="--sleep-on-idle --chunked-prefill-size 64 --max-running-requests 1 --enable-metrics"
 flags_sglang_0_5_5="--sleep-on-idle --chunked-prefill-size 64"
 flags_cuda_2= # two workers
 flags_cuda="--max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
@@ -85,9 +88,12 @@ idle() {
 	return 1
 }
 
+# counted URL: what the engine has counted, by name.
+counted() { curl -sf "$1/metrics" | awk '/^sglang:(num_requests|prompt_tokens|generation_tokens)_total\{/ { sub(/\{.*\}/, ""); n[$1] += $2 } END { for (k in n) print k, n[k] }' | sort; }
+
 names=("$@")
 port=8700
-for server in generate pooling kv sglang sglang_0_5_5 cuda cuda_2; do
+for server in generate pooling kv sglang sglang_metrics sglang_0_5_5 cuda cuda_2; do
 	engine=tests/engines/vllm
 	unset VERSION
 	recorder=(bin/inferspan)
@@ -133,10 +139,14 @@ for server in generate pooling kv sglang sglang_0_5_5 cuda cuda_2; do
 			sleep 0.1
 		done
 		grep -q attached "$work/record.log" || { cat "$work/record.log" >&2; exit 1; }
+		if [ $server = sglang_metrics ]; then counted "$url" >"$work/before"; fi
 		sleep 3 # until the probes on the interpreters are in place
 		# shellcheck disable=SC2086
 		bin/workload --url "$url" --scenarios "$scenarios" --seed $seed $more --log /dev/null
 		idle "$url"
+		if [ $server = sglang_metrics ]; then
+			counted "$url" | join "$work/before" - | awk '{ print $1, $3 - $2 }' >"$dir/$name.engine"
+		fi
 		sleep 1.5 # after a second workers wait, which ends their last pass
 		kill -INT $recording
 		wait $recording || { cat "$work/record.log" >&2; exit 1; }
