@@ -343,6 +343,9 @@ var mattering = map[string]bool{
 // detach exports everything that is still open.
 func (c *Correlator) detach(at signal.Mono) {
 	for _, e := range c.engines {
+		for _, co := range e.cores {
+			c.shareOut(co, true)
+		}
 		c.letGo(e, len(e.held))
 	}
 	reqs := make([]*request, 0, c.reqs.n)
@@ -396,6 +399,9 @@ func (c *Correlator) sweep() {
 	c.closeUp()
 
 	for _, e := range c.engines {
+		for _, co := range e.cores {
+			c.shareOut(co, false)
+		}
 		c.claimTokenizings(e, c.now-reorderWait, nil)
 	}
 

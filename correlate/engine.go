@@ -77,6 +77,9 @@ type core struct {
 
 	config []signal.KV // resource attributes read from its memory
 	steps  stepTrack
+
+	unshared []stepShare // in order, from one on whose pass is not known yet
+	inVain   bool        // one waited in vain, and nothing was told since
 }
 
 func (c *Correlator) engine(id signal.EngineID) *engine {

@@ -48,6 +48,7 @@ type pass struct {
 	over        bool        // of a worker: it ended with the next step, or with no message to be worked on
 	begin       signal.Mono // nothing of it was called for before, or it is not seen whole
 	end         signal.Mono // nor behind, 0: up to the next one
+	cut         signal.Mono // what came from then on was forgotten, 0: nothing was
 	torn        bool        // some of it, or what is not of it, is on the other side of a mark
 	from, to    signal.GPUPoint
 	first, last signal.Mono // launch
@@ -95,7 +96,7 @@ func (c *Correlator) gpuMark(s *signal.GPUMark) {
 	h.marks, h.mark = s.Marks, s.GPUPoint
 	h.broken = h.broken || lost
 	p := h.newest()
-	if p != nil && lost {
+	if lost {
 		h.drop() // what lies between is of more than one step, maybe
 		p = nil
 	}
@@ -170,8 +171,17 @@ func (h *gpuHost) newest() *pass {
 	return nil
 }
 
-// drop forgets the pass under way.
-func (h *gpuHost) drop() { h.passes = h.passes[:len(h.passes)-1] }
+// drop forgets the pass under way, if there is one. What comes behind the pass before is not
+// of that.
+func (h *gpuHost) drop() {
+	from := signal.Mono(0)
+	if p := h.newest(); p != nil {
+		from, h.passes = p.begin, h.passes[:len(h.passes)-1]
+	}
+	if n := len(h.passes); n > 0 && h.passes[n-1].cut == 0 {
+		h.passes[n-1].cut = cmp.Or(from, h.passes[n-1].to.At)
+	}
+}
 
 // extend takes what was done up to a point into a pass.
 func (p *pass) extend(to *signal.GPUPoint) {
@@ -190,9 +200,7 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 		switch on := h.goesOn(&s.GPUPoint); {
 		case !on || s.Marks != h.marks:
 			h.marks, h.mark, h.broken = s.Marks, signal.GPUPoint{}, true
-			if p != nil {
-				h.drop()
-			}
+			h.drop()
 		case p != nil:
 			p.extend(&s.GPUPoint)
 		}
@@ -205,7 +213,7 @@ func (c *Correlator) gpuWait(s *signal.GPUWait) {
 		if p.begin > s.Submitted {
 			continue
 		}
-		if p.end != 0 && p.end < s.Submitted {
+		if p.end != 0 && p.end < s.Submitted || p.cut != 0 && p.cut <= s.Submitted {
 			return // of no step, or of one that is not launched yet
 		}
 		p.await(s)

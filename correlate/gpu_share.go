@@ -35,6 +35,7 @@ const (
 	reasonSteps     = "not all of its steps were seen"
 	reasonCalls     = "calls of the CUDA driver were not seen in all of its steps"
 	reasonPass      = "the forward pass of a step was not seen whole"
+	reasonUntold    = "which forward pass was that of a step was not known in time"
 	reasonOrder     = "the forward pass of a step was not seen in its order"
 	reasonTokens    = "the tokens of all requests in a step are not known"
 	reasonOver      = "the request was over"
@@ -85,9 +86,10 @@ type gpuUse struct {
 
 // gpuPart is a request's.
 type gpuPart struct {
-	of   *gpuTime // nil: no request's
-	kind int
-	time int64
+	of     *gpuTime // nil: no request's
+	kind   int
+	tokens int64
+	time   int64
 }
 
 // energyInterval is what the GPUs of an engine used between two samples.
@@ -105,6 +107,7 @@ type gpuTime struct {
 	time    int64
 	loose   bool   // in some of them by methodStep
 	unknown string // why the time of one is not known
+	late    int    // steps that are not shared out yet
 
 	joules  float64
 	method  string
@@ -143,70 +146,102 @@ func (e *engine) launchesSeen() bool {
 	return d == nil || !strings.HasSuffix(d.source, signal.SourceRuntime)
 }
 
-// shareStep shares a step out to its requests. It comes after what the step says of them.
+// stepShare is a step that is to be shared out.
+type stepShare struct {
+	step   signal.Step // its times, without what is in it
+	came   signal.Mono
+	parts  []gpuPart
+	known  bool // the tokens of all parts
+	tokens int64
+	late   bool // it waits for its turn
+}
+
+// shareStep shares a step out to its requests, or puts it in line. It comes after what the
+// step says of them.
 func (c *Correlator) shareStep(co *core, s *signal.Step) {
 	e := co.eng
-	h := e.leader(s)
-	if h == nil {
+	if e.gpuHost(co.PID) == nil && !e.hasWorkerHosts(co.PID) {
+		return // no work is seen
+	}
+	x := stepShare{step: *s, came: c.now, known: !s.Partial, parts: make([]gpuPart, 0, len(s.Requests)), late: co.mustWait(s)}
+	x.step.Requests, x.step.Preempted, x.step.Finished = nil, nil, nil
+	ended := cmp.Or(max(s.Update, 0), s.Schedule, s.Dispatch) // as requestStep has it
+	for i := range s.Requests {
+		q := &s.Requests[i]
+		n := q.Tokens
+		x.known = x.known && n >= 0 && n < mostTokens
+		x.tokens += max(n, 0)
+		kind, _ := kindOf(q.Phase)
+		p := gpuPart{kind: kind, tokens: n}
+		if r := co.find(string(q.ID)); r != nil && (!r.done || ended <= r.endAt) {
+			if r.gpu == nil {
+				r.gpu = &gpuTime{}
+			}
+			p.of = r.gpu
+			p.of.steps++
+			if x.late {
+				p.of.late++
+			}
+		}
+		x.parts = append(x.parts, p)
+	}
+	if x.late {
+		co.unshared = append(co.unshared, x)
 		return
 	}
-	from, to, method, reason := h.busy(s, e.launchesSeen())
+	e.share(&x, "")
+}
+
+// share shares a step out; its pass is not known for the reason untold, if that is not "".
+func (e *engine) share(x *stepShare, untold string) {
+	var from, to signal.Mono
+	method, reason := "", reasonPass
+	if h := e.leader(&x.step); h != nil {
+		from, to, method, reason = h.busy(&x.step, e.launchesSeen())
+	}
+	if reason != "" {
+		reason = cmp.Or(untold, reason)
+	}
 	l := &e.ledger
 	defer l.conclude(e)
-
-	ended := cmp.Or(max(s.Update, 0), s.Schedule, s.Dispatch) // as requestStep has it
-	of := func(q *signal.StepRequest) *gpuTime {
-		r := co.find(string(q.ID))
-		if r == nil || r.done && ended > r.endAt {
-			return nil
+	if x.late {
+		for i := range x.parts {
+			if t := x.parts[i].of; t != nil {
+				t.late--
+			}
 		}
-		if r.gpu == nil {
-			r.gpu = &gpuTime{}
-		}
-		return r.gpu
 	}
-	known, tokens := !s.Partial, int64(0)
-	for i := range s.Requests {
-		n := s.Requests[i].Tokens
-		known = known && n >= 0 && n < mostTokens
-		tokens += max(n, 0)
-	}
-	if reason == "" && (!known || tokens == 0) {
+	if reason == "" && (!x.known || x.tokens == 0) {
 		l.count(kindUnknown, method, int64(to-from))
 		l.leave(reasonTokens, to-from)
 		reason = reasonTokens
-		l.use(e, gpuUse{from: from, to: to, parts: []gpuPart{{nil, kindUnknown, int64(to - from)}}})
+		l.use(e, gpuUse{from: from, to: to, parts: []gpuPart{{kind: kindUnknown, time: int64(to - from)}}})
 	}
 	if reason != "" {
-		for i := range s.Requests {
-			if t := of(&s.Requests[i]); t != nil {
-				t.steps++
+		for i := range x.parts {
+			if t := x.parts[i].of; t != nil {
 				t.unknown = cmp.Or(t.unknown, reason)
 			}
 		}
 		return
 	}
-	u := gpuUse{from: from, to: to, parts: make([]gpuPart, 0, len(s.Requests))}
 	before, sum := int64(0), int64(0)
-	for i := range s.Requests {
-		q := &s.Requests[i]
+	for i := range x.parts {
+		p := &x.parts[i]
 		// Of the time up to this token in the batch, so that what is rounded off goes on.
-		sum += q.Tokens
-		upTo := proportion(int64(to-from), sum, tokens)
-		kind, _ := kindOf(q.Phase)
-		x := gpuPart{of(q), kind, upTo - before}
+		sum += p.tokens
+		upTo := proportion(int64(to-from), sum, x.tokens)
+		p.time = upTo - before
 		before = upTo
-		l.count(kind, method, x.time)
-		if x.of == nil {
-			l.leave(reasonOver, signal.Mono(x.time))
+		l.count(p.kind, method, p.time)
+		if p.of == nil {
+			l.leave(reasonOver, signal.Mono(p.time))
 		} else {
-			x.of.steps++
-			x.of.time += x.time
-			x.of.loose = x.of.loose || method == methodStep
+			p.of.time += p.time
+			p.of.loose = p.of.loose || method == methodStep
 		}
-		u.parts = append(u.parts, x)
 	}
-	l.use(e, u)
+	l.use(e, gpuUse{from: from, to: to, parts: x.parts})
 }
 
 // proportion is all*part/of, rounded down; none is negative and part is at most of.
@@ -310,7 +345,7 @@ func (l *gpuLedger) interval(c *Correlator, e *engine, i energyInterval) {
 	l.uses = l.uses[:n]
 	l.intervals = append(l.intervals, i)
 	l.conclude(e)
-	c.energyKnown()
+	c.workKnown()
 }
 
 // end closes a use that was waited for.
@@ -329,7 +364,7 @@ func (l *gpuLedger) unread(c *Correlator) {
 		l.end(&l.uses[k])
 	}
 	l.uses = nil
-	c.energyKnown()
+	c.workKnown()
 }
 
 // give gives a step its part of an interval.
@@ -385,21 +420,6 @@ func (l *gpuLedger) conclude(e *engine) {
 	l.intervals = slices.Delete(l.intervals, 0, n)
 }
 
-// awaitsEnergy: the next sample will tell of the energy of r, which is over.
-func (r *request) awaitsEnergy() bool {
-	g := r.gpu
-	return g != nil && g.open > 0 && g.missing == "" && g.unknown == "" && r.core.eng.energy.at != 0
-}
-
-// energyKnown lets the requests go that waited for nothing but a sample.
-func (c *Correlator) energyKnown() {
-	for _, r := range slices.Clone(c.waiting) {
-		if r.live && r.waiting && r.forEnergy && !r.awaitsEnergy() {
-			c.settle(r)
-		}
-	}
-}
-
 // gpuAttrs adds r's part of the steps that it was in.
 func (c *Correlator) gpuAttrs(v *view, a *attrs) {
 	r := v.r
@@ -417,6 +437,8 @@ func (c *Correlator) gpuAttrs(v *view, a *attrs) {
 		why = reasonSteps
 	case g.steps != r.steps.count:
 		why = reasonCalls
+	case g.unknown == "" && g.late > 0:
+		why = reasonUntold
 	default:
 		why = g.unknown
 	}

@@ -91,7 +91,7 @@ type request struct {
 	end        endKind
 	endAt      signal.Mono
 	waiting    bool        // ended, and something of it not seen yet
-	forEnergy  bool        // that is the next sample of its GPUs
+	forWork    bool        // that is its part of the work of GPUs
 	endedLate  bool        // it had ended by the time that was seen, after its latest output
 	settleFrom signal.Mono // since when what the rules ask for is waited for
 	done       bool
@@ -392,9 +392,9 @@ func (c *Correlator) endRequest(r *request, kind endKind, at signal.Mono) {
 			c.requestDelivered(r, r.lastMsg, m.recv)
 		}
 	}
-	energy := (kind == endFinished || kind == endStepped) && r.awaitsEnergy()
-	if kind == endFinished && !co.eng.rules.settled(r) || energy {
-		r.waiting, r.forEnergy, r.settleFrom = true, energy, c.now
+	work := (kind == endFinished || kind == endStepped) && r.awaitsWork()
+	if kind == endFinished && !co.eng.rules.settled(r) || work {
+		r.waiting, r.forWork, r.settleFrom = true, work, c.now
 		c.waiting = append(c.waiting, r)
 		return
 	}

@@ -270,9 +270,9 @@ func (r *request) firstToken() signal.Mono {
 // settle ends the wait for what still belongs to r, which is over in its core.
 func (c *Correlator) settle(r *request) {
 	if r.core.eng.rules.settled(r) {
-		if r.awaitsEnergy() {
-			if !r.forEnergy { // from now on
-				r.forEnergy, r.settleFrom = true, c.now
+		if r.awaitsWork() {
+			if !r.forWork { // from now on
+				r.forWork, r.settleFrom = true, c.now
 			}
 			return
 		}

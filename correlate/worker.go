@@ -56,6 +56,11 @@ func (c *Correlator) messageTaken(s *signal.MessageTaken) {
 		return
 	}
 	h.core = s.Core.PID
+	for _, co := range e.cores {
+		if co.PID == s.Core.PID {
+			co.inVain = false
+		}
+	}
 	i := slices.IndexFunc(h.passes, func(p *pass) bool { return p.begin == s.At })
 	if i < 0 {
 		return
@@ -79,15 +84,13 @@ func (c *Correlator) messageTaken(s *signal.MessageTaken) {
 // unseen: the probes in a worker were taken out, or put in: what its thread did meanwhile has
 // no mark, which the kernel does not count as one that was lost.
 func (h *gpuHost) unseen() {
-	if h.newest() != nil {
-		h.drop()
-	}
+	h.drop()
 	h.broken, h.mark = true, signal.GPUPoint{}
 }
 
 // join takes in what was done after the message behind p's: it belongs to the same step.
 func (p *pass) join(next *pass) {
-	p.to, p.closed, p.over = next.to, next.closed, next.over
+	p.to, p.cut, p.closed, p.over = next.to, next.cut, next.closed, next.over
 	if p.first == 0 {
 		p.first = next.first
 	}
@@ -113,7 +116,7 @@ func (e *engine) workOf(s *signal.Step) *stepWork {
 		}
 		return w
 	}
-	if s.Dispatch <= 0 || !e.awaited(s.Core.PID) && !slices.ContainsFunc(e.gpuHosts, func(h *gpuHost) bool { return h.workerOf(s.Core.PID) }) {
+	if s.Dispatch <= 0 || !e.awaited(s.Core.PID) && !e.hasWorkerHosts(s.Core.PID) {
 		return nil
 	}
 	return &stepWork{workers: true}
@@ -131,6 +134,11 @@ func (e *engine) coreOf(pid uint32) uint32 {
 
 // hasWorkers reports whether a core has workers that are processes of their own.
 func (e *engine) hasWorkers(core uint32) bool { return e.workersOf(core) > 0 }
+
+// hasWorkerHosts reports whether work of such is seen.
+func (e *engine) hasWorkerHosts(core uint32) bool {
+	return slices.ContainsFunc(e.gpuHosts, func(h *gpuHost) bool { return h.workerOf(core) })
+}
 
 // workersOf counts them.
 func (e *engine) workersOf(core uint32) (n int) {
@@ -174,6 +182,9 @@ func (c *Correlator) hold(co *core, s *signal.Step, w *stepWork, record *trace.S
 
 // passesClosed hands over the steps whose passes have ended, in their order.
 func (c *Correlator) passesClosed(e *engine) {
+	for _, co := range e.cores {
+		c.shareOut(co, false)
+	}
 	n := 0
 	for n < len(e.held) && (e.passed(e.held[n]) || c.now-e.held[n].dispatch > heldWait) {
 		n++
