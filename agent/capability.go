@@ -2,6 +2,7 @@ package agent
 
 import (
 	"strconv"
+	"strings"
 
 	"inferspan/correlate/metric"
 	"inferspan/correlate/signal"
@@ -33,11 +34,13 @@ func (s *probeStates) put(p target.ProbeState) bool {
 
 // stateOf is what a change of the probes for a kind of detail says of a tap. ok is
 // false if the detail has none.
-func stateOf(pid uint32, detail string, active bool, reason string) (p target.ProbeState, ok bool) {
+func stateOf(pid uint32, detail string, active bool, reason string, less []string, why string) (p target.ProbeState, ok bool) {
 	tap, ok := taps[detail]
 	p = target.ProbeState{PID: int(pid), Tap: tap, Attached: active}
 	if !active {
 		p.Reason = reason
+	} else if len(less) > 0 {
+		p.Less, p.Why = strings.Join(less, "\n"), why
 	}
 	return p, ok
 }
@@ -54,7 +57,7 @@ func (r *capabilityReport) change(s *signal.ProbeChange) (changed bool) {
 	if r.engine == nil || r.engine.ID != s.Engine {
 		return false
 	}
-	p, ok := stateOf(s.PID, s.Probe, s.Active, s.Reason)
+	p, ok := stateOf(s.PID, s.Probe, s.Active, s.Reason, s.Less, s.Why)
 	return ok && r.probes.put(p)
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -78,7 +79,7 @@ func TestProbeStates(t *testing.T) {
 		reason string
 		news   bool
 	}{{1, true, "", true}, {1, true, "", false}, {2, false, "x", true}, {1, false, "y", true}, {1, false, "y", false}, {1, true, "better one is out", true}} {
-		p, ok := stateOf(c.pid, "stamps", c.active, c.reason)
+		p, ok := stateOf(c.pid, "stamps", c.active, c.reason, nil, "")
 		if !ok || p.Tap != target.TapFront {
 			t.Fatalf("%+v, %v", p, ok)
 		}
@@ -89,7 +90,56 @@ func TestProbeStates(t *testing.T) {
 	if len(s) != 2 || !s[0].Attached || s[0].Reason != "" || s[1].Attached {
 		t.Errorf("%+v", s)
 	}
-	if _, ok := stateOf(1, "what is this", true, ""); ok {
+	if _, ok := stateOf(1, "what is this", true, "", nil, ""); ok {
 		t.Error("a detail that has no tap")
+	}
+}
+
+// While probes look at less, metrics say so, and what is left out is no longer to be had.
+func TestCapabilitiesFollowLess(t *testing.T) {
+	e := &target.Engine{ID: 1, Kind: "sglang", Version: "0.5.23", Model: "m", PDRole: "none", Processes: []target.Process{
+		{PID: 1, Role: target.RoleAPIServer, ZMQ: &target.Library{}}, {PID: 2, Role: target.RoleCore, ZMQ: &target.Library{}},
+	}}
+	p := NewPipeline(Options{}, func(*trace.Tree) {})
+	_ = p.Engine(e)
+	p.Capabilities(e, host.Report{}, nil)
+	for _, step := range []struct {
+		less   []string
+		points string // of inferspan_detail_reduced
+	}{
+		{nil, ""},
+		{[]string{"decode_forward", "decode_loop"}, "steps decode_forward too dear 1|steps decode_loop too dear 1"},
+		{nil, "steps   0"},
+	} {
+		n := note.Probe{Detail: "steps", Active: true, Less: step.less}
+		if step.less != nil {
+			n.Why = "too dear"
+		}
+		r, err := note.Put(note.KindProbe, 2, 5, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = p.Record(r)
+		var points []string
+		active, limited := 0.0, false
+		for _, f := range p.Metrics().Families {
+			for _, pt := range f.Points {
+				text := ""
+				for _, l := range pt.Labels {
+					text += l.Value + " "
+				}
+				switch f.Name {
+				case "inferspan_detail_reduced":
+					points = append(points, text+strconv.FormatFloat(pt.Value, 'g', -1, 64))
+				case "inferspan_detail_active":
+					active += pt.Value
+				case "inferspan_capability_limited":
+					limited = limited || strings.HasPrefix(text, "1 decode_loop ")
+				}
+			}
+		}
+		if got := strings.Join(points, "|"); got != step.points || active != 1 || limited != (step.less != nil) {
+			t.Errorf("left out %q: reduced %q, want %q; active %v; decode_loop is limited: %v", step.less, got, step.points, active, limited)
+		}
 	}
 }

@@ -331,7 +331,7 @@ func (p *inside) probeStates() []target.ProbeState {
 
 // probe sends a note about probes.
 func (p *inside) probe(ctx context.Context, pid uint32, n note.Probe) {
-	if s, ok := stateOf(pid, n.Detail, n.Active, n.Reason); ok {
+	if s, ok := stateOf(pid, n.Detail, n.Active, n.Reason, n.Less, n.Why); ok {
 		p.mu.Lock()
 		p.states.put(s)
 		p.mu.Unlock()

@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,6 +74,29 @@ func (d *detail) lighten(pid uint32, names []string, why string, at signal.Mono)
 		if d.less[pid] != nil || len(d.less) < maxDetails {
 			d.less[pid] = append(l, lesser{names: slices.Clone(names), why: why, from: at})
 		}
+	}
+}
+
+// reducedPoints tells in how many processes what is left out now.
+func (d *detail) reducedPoints(f families, e *engine) {
+	if len(d.less) == 0 {
+		return
+	}
+	var now []labelled // what, why
+	for _, pid := range slices.Sorted(maps.Keys(d.less)) {
+		l := d.less[pid]
+		if l[len(l)-1].to != 0 {
+			continue
+		}
+		for _, name := range l[len(l)-1].names {
+			counter(&now, name, l[len(l)-1].why).n++
+		}
+	}
+	if now == nil {
+		now = []labelled{{}}
+	}
+	for _, x := range now {
+		f.add(semconv.MetricIDOwnDetailReduced, float64(x.n), e.res, d.name, x.a, x.b)
 	}
 }
 

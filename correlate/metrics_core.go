@@ -61,6 +61,7 @@ func detailPoints(f families, e *engine) {
 			state = 1
 		}
 		f.add(semconv.MetricIDOwnDetailActive, state, e.res, d.name, d.source, d.reason)
+		d.reducedPoints(f, e)
 		for state, n := range d.changes {
 			if n > 0 {
 				f.add(semconv.MetricIDOwnProbeChanges, float64(n), e.res, d.name, [2]string{"inactive", "active"}[state])

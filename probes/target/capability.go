@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"strings"
 
 	"inferspan/correlate/semconv"
 	"inferspan/probes/host"
@@ -66,6 +67,10 @@ type ProbeState struct {
 	Tap      Tap
 	Attached bool
 	Reason   string // why not
+	// Less is what is left out there for a while since it costs too much, each in lines of
+	// its own: names of stages or attributes, or in words. Why is the reason.
+	Less string
+	Why  string
 }
 
 // Capabilities says of each documented item of the engine what can be had on this
@@ -77,7 +82,7 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 	if k == nil {
 		return nil
 	}
-	c := capabilities{e: e, missing: make(map[Tap]string)}
+	c := capabilities{e: e, missing: make(map[Tap]string), lesser: make(map[string]string)}
 	rules := k.rules(&c)
 	c.look(rules, h, probes)
 	var out []Capability
@@ -134,7 +139,8 @@ type capabilityRules interface {
 // capabilities is what taps give, whatever the engine.
 type capabilities struct {
 	e       *Engine
-	missing map[Tap]string // why a tap gives nothing
+	missing map[Tap]string    // why a tap gives nothing
+	lesser  map[string]string // what attached taps leave out for a while, and why
 }
 
 // applies reports whether an item is one of this engine's generation.
@@ -192,6 +198,11 @@ func (c *capabilities) look(rules capabilityRules, h host.Report, probes []Probe
 	for _, p := range probes {
 		if p.Attached {
 			attached[p.Tap] = true
+			for _, name := range strings.Split(p.Less, "\n") {
+				if name != "" && c.lesser[name] == "" {
+					c.lesser[name] = fmt.Sprintf("process %d is looked at less: %s", p.PID, p.Why)
+				}
+			}
 		} else if tried[p.Tap] == "" {
 			tried[p.Tap] = fmt.Sprintf("attaching to process %d: %s", p.PID, p.Reason)
 		}

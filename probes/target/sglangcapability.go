@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -165,6 +166,9 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 		if c.unstamped != nil {
 			return Exact, "marked partial, with the stages that this version keeps no times of"
 		}
+		if why := c.lesser[allStages]; why != "" {
+			return Derived, "begins and ends with what is seen of the request: " + why
+		}
 		if c.silent {
 			return Exact, "ranks that send nothing end with what was last seen of them, and say so"
 		}
@@ -176,6 +180,9 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 }
 
 func stageID(name string) string { return "sglang.stage." + name }
+
+// allStages stands for all stages of the scheduler where less is looked at.
+const allStages = "stages"
 
 // stage is the state of a stage of the scheduler.
 func (c *sglangRules) stage(name string) (CapabilityState, string) {
@@ -193,6 +200,13 @@ func (c *sglangRules) stage(name string) (CapabilityState, string) {
 	st, why := c.scheduled()
 	if st != Exact {
 		return st, why
+	}
+	if why := cmp.Or(c.lesser[allStages], c.lesser[name]); why != "" {
+		// When decoding began outputs show, of some requests.
+		if c.lesser[allStages] == "" && name != "decode_loop" {
+			return Derived, "where outputs show the end of the prefill: " + why
+		}
+		return Unavailable, why
 	}
 	plain := c.e.PDRole == "none"
 	switch {
@@ -303,6 +317,9 @@ func (c *sglangRules) event(s *semconv.Span, ev *semconv.Event) (CapabilityState
 		return st, why
 	}
 	if ev.ID != semconv.EventIDSGLangEventSchedule {
+		if why := c.lesser[allStages]; why != "" {
+			return Unavailable, why
+		}
 		return Exact, ""
 	}
 	if names, known := c.e.Stamps[RoleCore]; known && !slices.Contains(names, sglangLaunch) {

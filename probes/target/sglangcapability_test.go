@@ -88,6 +88,13 @@ func TestSGLangCapabilities(t *testing.T) {
 		{name: "no probe on the scheduler", probes: []ProbeState{{PID: 2, Tap: TapSteps, Reason: "why"}}, want: []want{
 			{"", scheduler, Derived, "why"}, {"", "prefill_forward", Unavailable, "why"}, {scheduler, "retract", Unavailable, "why"}, {"", request, Exact, ""},
 		}},
+		{name: "no rounds for a while", probes: []ProbeState{{PID: 2, Tap: TapSteps, Attached: true, Less: "decode_waiting\ndecode_forward\ndecode_loop", Why: "too dear"}}, want: []want{
+			{"", "decode_loop", Unavailable, "process 2 is looked at less: too dear"}, {"", "decode_forward", Derived, "too dear"}, {"", "prefill_forward", Exact, ""}, {scheduler, "retract", Exact, ""}, {"", scheduler, Exact, ""},
+		}},
+		{name: "no times for a while", probes: []ProbeState{{PID: 2, Tap: TapSteps, Attached: true, Less: "stages", Why: "too dear"}}, want: []want{
+			{"", "decode_loop", Unavailable, "too dear"}, {"", "prefill_forward", Unavailable, "too dear"}, {scheduler, "retract", Unavailable, "too dear"}, {"", scheduler, Derived, "too dear"},
+			{scheduler, "schedule", Derived, "launch of the batch"}, {"", "num_requests_total", Exact, ""}, {"", request, Exact, ""},
+		}},
 		{name: "library", change: func(e *Engine) { e.Processes[0].Role = RoleOffline; e.Stamps[RoleOffline] = []string{"created_time"} }, want: []want{
 			{"", chat, Unavailable, "as a library"}, {"", request, Exact, ""}, {"", tokenizer, Exact, ""}, {"", "genai_llm_usage_tokens", Exact, "that generate"},
 		}},

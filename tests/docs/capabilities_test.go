@@ -44,7 +44,8 @@ func TestCapabilitiesPage(t *testing.T) {
 	b.WriteString(`# What can be had
 
 From a plain engine: its processes on one host, default flags. "inferspan ps -v" says it for the engine at hand, with what its
-flags and this host change. This page is generated: go test ./tests/docs -update.
+flags and this host change. While probes read less, as they cost too much, the metrics inferspan_capability_limited and
+inferspan_detail_reduced say what is left out. This page is generated: go test ./tests/docs -update.
 
 - exact: the engine's own value, or what it is made from
 - derived: worked out from something near; spans name such values in inferspan.derived
