@@ -97,6 +97,9 @@ func (w *watching) report(ctx context.Context) {
 				if x.Reason != "" && !w.sources.off(i) {
 					why = append(why, fmt.Sprintf("%s: %s", x.Caller, x.Reason))
 				}
+				if !w.sources.off(i) {
+					why = append(why, unloaded(&x)...)
+				}
 				for _, pl := range x.Plans {
 					if pl.Plan != 0 {
 						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped, Level: x.Level}
@@ -125,6 +128,17 @@ func (w *watching) report(ctx context.Context) {
 		}
 		w.inside.probe(ctx, w.pid, n)
 	}
+}
+
+// unloaded says which plans of watched code are missing, but for those that are for other
+// versions of it: what they would show is, too.
+func unloaded(x *attach.WatchStatus) (why []string) {
+	for _, pl := range x.Plans {
+		if pl.Plan == 0 && !pl.Absent {
+			why = append(why, fmt.Sprintf("%s: %s", x.Caller, pl.Reason))
+		}
+	}
+	return why
 }
 
 // union appends what is not in a list; a list of nothing but "" is none.

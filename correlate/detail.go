@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
@@ -186,6 +187,20 @@ func (r *request) lostDetail(name string) string {
 		return "it was not seen arriving" // so that added is when something of it was first seen
 	}
 	return ""
+}
+
+// halfSeen returns why not all probes for a detail are in a process, "" if they are or
+// nothing was said of them.
+func (e *engine) halfSeen(name string, pid uint32) string {
+	d := e.detail(name)
+	if d == nil {
+		return ""
+	}
+	why, out := d.inactive[pid]
+	if !out {
+		return ""
+	}
+	return strings.TrimSuffix("not all probes are in: "+why, ": ")
 }
 
 // attaching: the core has been looked at, and has not got its probes yet, which it gets next.

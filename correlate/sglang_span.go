@@ -141,6 +141,7 @@ func (c *Correlator) sglangAttrs(v *view, rid string) []trace.Attr {
 		v.missing(signal.DetailStamps, has, semconv.AttrGenAILatencyTimeToFirstToken, semconv.AttrGenAILatencyE2E,
 			semconv.AttrGenAILatencyTimeInModelPrefill, semconv.AttrGenAILatencyTimeInModelDecode, semconv.AttrGenAILatencyTimeInModelInference)
 	}
+	v.unavailable.add(r.ranksUnseen()...)
 	a.list(semconv.AttrInferspanUnavailable, v.unavailable)
 	a.list(semconv.AttrInferspanPartial, v.partial)
 	return a
@@ -246,21 +247,25 @@ func (b *threadBuilder) label(t *thread, p *process) string {
 
 const hostUnknown = "unknown" // the engine's own word
 
-func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []trace.Span {
-	c, r, e := b.c, b.v.r, b.v.r.core.eng
-	p := e.process(t.pid)
-	tid := int64(cmp.Or(p.nspid, t.pid))
-	label := b.label(t, &p)
-	name := label
+// ranks is what follows the label in a thread's name.
+func (p *process) ranks() (out string) {
 	for _, x := range [...]struct {
 		word string
 		rank signal.Opt[int64]
 	}{{"TP", p.tensorRank}, {"PP", p.pipelineRank}, {"DP", p.dataRank}} {
 		if x.rank.OK {
-			name += " [" + x.word + " " + strconv.FormatInt(x.rank.V, 10) + "]"
+			out += " [" + x.word + " " + strconv.FormatInt(x.rank.V, 10) + "]"
 		}
 	}
-	name += " (host:" + short(cmp.Or(p.host, hostUnknown), 8) + " | pid:" + strconv.FormatInt(tid, 10) + ")"
+	return out
+}
+
+func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []trace.Span {
+	c, r, e := b.c, b.v.r, b.v.r.core.eng
+	p := e.process(t.pid)
+	tid := int64(cmp.Or(p.nspid, t.pid))
+	label := b.label(t, &p)
+	name := label + p.ranks() + " (host:" + short(cmp.Or(p.host, hostUnknown), 8) + " | pid:" + strconv.FormatInt(tid, 10) + ")"
 
 	var derived, partial marks
 	end := t.to
@@ -293,6 +298,9 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 	forward := slices.ContainsFunc(t.stages, func(s stage) bool { return s.def.opens })
 	loops := (t.unseen || silent && open) && r.level >= stageDefs[semconv.NameDecodeLoop].level
 	unkept := append(t.notKept(r.level), b.lessStages(t)...)
+	if why := r.core.eng.halfSeen(probes, t.pid); why != "" && r.lostDetail(probes) == "" {
+		unkept = append(unkept, "stages: "+why)
+	}
 	if r.lostDetail(probes) != "" || loops || unkept != nil || silent && len(t.stages) > 0 && !forward {
 		partial.add(PartialStages)
 	}
@@ -380,17 +388,6 @@ func (b *threadBuilder) thread(spans []trace.Span, t *thread, failed bool) []tra
 		b.controller = latest
 	}
 	return spans
-}
-
-// notKept names what is not below the thread at a trace level since the engine keeps no
-// stamps of it.
-func (t *thread) notKept(level int) (out []string) {
-	for _, name := range t.unkept {
-		if d := stageDefs[name]; d != nil && d.level <= level || name == eventSchedule.Name && eventSchedule.MinLevel <= level {
-			out = append(out, name+": this version keeps no times of it")
-		}
-	}
-	return out
 }
 
 // stageKey identifies a stage in its thread.

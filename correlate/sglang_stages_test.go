@@ -291,6 +291,90 @@ func TestSGLangSilentRankOneToken(t *testing.T) {
 	}
 }
 
+// TestSGLangRankUnseen: a rank in which nothing of a request was seen has no thread, and the
+// request says so, with the reason; what has other ranks is another's.
+func TestSGLangRankUnseen(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	rank := func(pid uint32, tp, dp int64) engineEdit {
+		return withProcess(signal.Process{PID: pid, NSPID: pid, Role: "engine_core", HostID: hostID, TensorRank: signal.Some(tp), PipelineRank: signal.Some[int64](0), DataRank: signal.Opt[int64]{V: dp, OK: dp > 0}})
+	}
+	probes := func(pid uint32, edit func(*signal.ProbeChange)) *signal.ProbeChange {
+		c := &signal.ProbeChange{At: at(2), Engine: 1, PID: pid, Probe: signal.DetailSteps, Active: true}
+		edit(c)
+		return c
+	}
+	whole := func(*signal.ProbeChange) {}
+	for _, c := range []struct {
+		name    string
+		changes []*signal.ProbeChange
+		stage   bool // one of rank 1 is seen
+		want    any
+	}{
+		{"no batch there", []*signal.ProbeChange{probes(schPID, whole), probes(sch1PID, whole)}, false,
+			[]string{"Scheduler [TP 1] [PP 0]: the rank sends nothing, and no batch there shows the request"}},
+		{"seen there", []*signal.ProbeChange{probes(schPID, whole), probes(sch1PID, whole)}, true, nil},
+		{"nothing is said of probes", nil, false, nil},
+		{"no probes there", []*signal.ProbeChange{probes(schPID, whole)}, false, []string{"Scheduler [TP 1] [PP 0]: there are no probes in it"}},
+		{"probes not all there", []*signal.ProbeChange{probes(sch1PID, func(c *signal.ProbeChange) { c.Active, c.Reason = false, "no such variable" }), probes(schPID, whole)}, false,
+			[]string{"Scheduler [TP 1] [PP 0]: not all probes are in: no such variable"}},
+		{"less is looked at there", []*signal.ProbeChange{probes(schPID, whole), probes(sch1PID, func(c *signal.ProbeChange) { c.Less, c.Why = []string{"stages"}, "too dear" })}, false,
+			[]string{"Scheduler [TP 1] [PP 0]: the probes looked at less: too dear"}},
+	} {
+		s := newSGLang(rank(sch1PID, 1, 0), rank(sch1PID+1, 0, 1))
+		for _, x := range c.changes {
+			s.put(x)
+		}
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		if c.stage {
+			s.stage(sch1PID, id, "prefill_waiting", 3, 4)
+		}
+		s.mark(schPID, id, signal.MarkComplete, 10, "", 0)
+		s.out(10.2, id, 1, finishedLength)
+		s.times(11, id, 0, 0, 11, 11)
+		s.put(&signal.Loss{At: at(2000)})
+		trees, _ := run(t, NewOptions(), s.sig)
+		conforms(t, trees[0], NewOptions())
+		wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{semconv.AttrInferspanUnavailable: c.want})
+		if t.Failed() {
+			t.Fatal(c.name)
+		}
+	}
+}
+
+// TestSGLangHalfProbed: where a plan could not be made for the interpreter, another may show
+// some stages all the same. The thread says that others are missing.
+func TestSGLangHalfProbed(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, c := range []struct {
+		name    string
+		reason  string
+		partial any
+		list    any
+	}{
+		{"all are in", "", nil, nil},
+		{"no plan for the batch", "Scheduler.event_loop_overlap: no local variable batch", []string{"stages"},
+			[]string{"stages: not all probes are in: Scheduler.event_loop_overlap: no local variable batch"}},
+	} {
+		s := newSGLang()
+		s.put(&signal.ProbeChange{At: at(2), Engine: 1, PID: schPID, Probe: signal.DetailSteps, Active: c.reason == "", Reason: c.reason})
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		s.stage(schPID, id, "decode_forward", 10, 40)
+		s.mark(schPID, id, signal.MarkComplete, 40, "", 0)
+		s.out(40.2, id, 3, finishedLength)
+		s.times(41, id, 0, 0, 11, 41)
+		trees, _ := run(t, NewOptions(), s.sig)
+		conforms(t, trees[0], NewOptions())
+		wantAttrs(t, schedulerOf(trees[0]), map[string]any{semconv.AttrInferspanPartial: c.partial, semconv.AttrInferspanUnavailable: c.list})
+		if t.Failed() {
+			t.Fatal(c.name)
+		}
+	}
+}
+
 // TestSGLangBounds: what is kept of stages is bounded, and what was not kept is said.
 func TestSGLangBounds(t *testing.T) {
 	const id = "aaaaaaaaaa"

@@ -28,7 +28,7 @@ func (i *Interpreter) load(w *Watch, level int) (l loaded) {
 			ps.Plan, err = i.tracer.AddPlan(&prog.Plan)
 		}
 		if err != nil {
-			ps.Reason = err.Error()
+			ps.Reason, ps.Absent = err.Error(), errors.Is(err, plan.ErrFunction)
 		} else {
 			ps.Slots, ps.Dropped = prog.Slots, prog.Dropped
 			l.programs = append(l.programs, prog)

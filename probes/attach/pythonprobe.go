@@ -95,6 +95,7 @@ type PlanStatus struct {
 	Slots    []string          `json:"slots,omitempty"`
 	Dropped  map[string]string `json:"dropped,omitempty"` // slots that captures do not have, and why
 	Reason   string            `json:"reason,omitempty"`  // why it was not loaded
+	Absent   bool              `json:"absent,omitempty"`  // since there is no such function, as of a plan for another version
 }
 
 // CodeHits counts the calls of a probed function from one code object.
