@@ -28,6 +28,15 @@ func record(m map[string]*differences, key string, mine, theirs int64, over bool
 	}
 }
 
+// beginsWithStage: the first of the engine's own stages in a thread begins at that time.
+func beginsWithStage(thread *otel, at int64) bool {
+	first := int64(math.MaxInt64)
+	for _, s := range thread.stages() {
+		first = min(first, s.Start)
+	}
+	return max(at-first, first-at) <= tolerance
+}
+
 // compare compares a span of the engine's with its twin.
 func (w *twins) compare(n *otel, t *otelTree) {
 	m, layer := n.twin, n.layer()
@@ -39,7 +48,8 @@ func (w *twins) compare(n *otel, t *otelTree) {
 	case d > 0 && d < launched && strings.Contains(fmt.Sprint(m.Attrs["inferspan.derived.methods"]), "span.start: batch_launch"):
 		w.known["first rounds of decoding that are later by more than 1 ms, at the launch of the batch, and say so"]++
 		start = true
-	case threadName.MatchString(n.Name) && d > 0 && d < objectMade:
+	case threadName.MatchString(n.Name) && d > 0 && beginsWithStage(n, m.Start):
+		// However long that was before the first stamp: the host may have been busy.
 		w.known["threads that natively begin when the request's object is made"]++
 		start = true
 	}

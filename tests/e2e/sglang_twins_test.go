@@ -31,9 +31,6 @@ const (
 	// A twin is sought this far away; what is beyond 1 ms and 1 % is a fault.
 	seek      = int64(200e6)
 	tolerance = int64(1e6)
-	// The tracer begins a scheduler's thread when it makes its object, some time before it
-	// stamps that it got the request.
-	objectMade = int64(10e6)
 	// A batch is put together some time before it is launched: if the results of the batch
 	// before it are waited for in between, as long as that runs. The engine keeps the former
 	// moment only when it traces.
