@@ -1,10 +1,12 @@
 package correlate
 
 import (
+	"fmt"
 	"slices"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
 )
 
 // The documented operations. SGLang's native API, embeddings, scores and rerank have
@@ -64,7 +66,11 @@ func (*sglangRules) entryRest(c *Correlator, a *attrs, x *exchange, views []view
 	if x.outcome == signal.OutcomeComplete {
 		a.put(semconv.AttrGenAILatencyE2E, float64(x.endAt-x.begin)/1e9)
 	}
-	if !stream.OK || !stream.V {
+	streams := stream.OK && stream.V
+	if !x.whole(views) {
+		a.list(semconv.AttrInferspanUnavailable, x.unknownChoices(*a, views, streams))
+	}
+	if !streams {
 		return
 	}
 	// An increment is what the engine gave to the stream at once. With several requests
@@ -75,6 +81,23 @@ func (*sglangRules) entryRest(c *Correlator, a *attrs, x *exchange, views []view
 	if x.op == &sglChat {
 		c.toolCalls(a, x, derived)
 	}
+}
+
+// unknownChoices names what is left out since the requests of other choices are not known.
+func (x *exchange) unknownChoices(a attrs, views []view, streams bool) (out []string) {
+	if len(views) == 0 || x.outcome != signal.OutcomeComplete || x.status >= 400 {
+		return nil
+	}
+	why := fmt.Sprintf(": %d of %d requests is known", len(views), x.eng.rules.choices(x, views))
+	for _, n := range []string{semconv.AttrGenAIResponseFinishReasons, semconv.AttrGenAIUsageInputTokens, semconv.AttrGenAIUsageOutputTokens, semconv.AttrGenAIUsageCacheReadInputTokens} {
+		if !slices.ContainsFunc(a, func(x trace.Attr) bool { return x.Key == n }) {
+			out = append(out, n+why+", and the response was not seen to state it")
+		}
+	}
+	if streams {
+		out = append(out, semconv.AttrGenAIResponseTokensStreamed+why)
+	}
+	return out
 }
 
 // toolCalls says which tools a streamed chat was offered and asked for.

@@ -120,11 +120,12 @@ func TestSGLangChoices(t *testing.T) {
 		body signal.RequestBody
 		n    int64 // as the engine has it
 		want [4]any
+		lack int // how many are named as missing
 	}{
-		{"one", signal.RequestBody{Parsed: true, Inputs: 1}, 1, [4]any{int64(10), int64(3), []string{"length"}, int64(3)}},
-		{"choices", signal.RequestBody{Parsed: true, Inputs: 1, N: signal.Some[int64](3)}, 3, [4]any{int64(10), nil, nil, nil}},
-		{"choices, body not read", signal.RequestBody{Truncated: true}, 3, [4]any{int64(10), nil, nil, nil}},
-		{"prompts", signal.RequestBody{Parsed: true, Inputs: 2}, 1, [4]any{}},
+		{"one", signal.RequestBody{Parsed: true, Inputs: 1}, 1, [4]any{int64(10), int64(3), []string{"length"}, int64(3)}, 0},
+		{"choices", signal.RequestBody{Parsed: true, Inputs: 1, N: signal.Some[int64](3)}, 3, [4]any{int64(10), nil, nil, nil}, 4},
+		{"choices, body not read", signal.RequestBody{Truncated: true}, 3, [4]any{int64(10), nil, nil, nil}, 4},
+		{"prompts", signal.RequestBody{Parsed: true, Inputs: 2}, 1, [4]any{}, 5},
 	} {
 		s := newSGLang(func(e *signal.Engine) { e.StreamInterval = signal.Some[int64](1) })
 		c.body.Stream = signal.Some(true)
@@ -141,6 +142,10 @@ func TestSGLangChoices(t *testing.T) {
 			wantAttrs(t, &trees[0].Spans[0], map[string]any{name: c.want[i]})
 		}
 		conforms(t, trees[0], NewOptions())
+		list, _ := trees[0].Spans[0].Attr(semconv.AttrInferspanUnavailable).([]string)
+		if len(list) != c.lack {
+			t.Errorf("unavailable %q, want %d", list, c.lack)
+		}
 		if t.Failed() {
 			t.Fatal(c.name)
 		}
