@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"strconv"
+	"strings"
 
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
@@ -11,6 +12,9 @@ import (
 //   - a request counts with its tokens when it has finished, and one that was ended
 //     early if the core answers with what it counted of it: not if it was refused, or
 //     taken out of the queue;
+//   - a health check, for which an idle server makes a token, does not count. Nor do
+//     requests whose client says so (log_metrics) in the engine, but the front end keeps
+//     that to itself;
 //   - the tokens used are those of the same requests at the same moment, pooling
 //     requests left out: of these the kind is not known. A response states a prompt
 //     once for all of its choices, which are requests of their own here, and one that is
@@ -56,9 +60,13 @@ type reported struct {
 	hits      signal.Opt[float64]
 }
 
+// healthCheck: the request's id begins so, behind the name of a tokenizer worker if
+// there are several.
+func (r *request) healthCheck() bool { return strings.Contains(r.id, "HEALTH_CHECK_") }
+
 func (m *sglangMetrics) countFirst(c *Correlator, r *request) {
 	w := r.way
-	if r.ttftCounted || w == nil || w.created == 0 || w.first < w.created || r.pooling || r.core.eng.pdRole == "producer" {
+	if r.ttftCounted || r.healthCheck() || w == nil || w.created == 0 || w.first < w.created || r.pooling || r.core.eng.pdRole == "producer" {
 		return
 	}
 	// Nor has one that was ended early in its first output.
@@ -72,7 +80,7 @@ func (m *sglangMetrics) countFirst(c *Correlator, r *request) {
 }
 
 func (m *sglangMetrics) countFinished(c *Correlator, r *request) {
-	if r.end != endFinished || r.refused {
+	if r.end != endFinished || r.refused || r.healthCheck() {
 		return
 	}
 	tokens := max(r.tokens+r.before.V, 0)

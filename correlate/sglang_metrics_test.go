@@ -184,6 +184,10 @@ func TestSGLangUsage(t *testing.T) {
 			s.out(4200, "aaaaaaaaaa", 5, abort)
 			s.times(4201, "aaaaaaaaaa", 0, 0, 150, 4201)
 		}, 10, 805},
+		{"health check", func(s *sglang) {
+			s.added(102, "HEALTH_CHECK_9d").out(104, "HEALTH_CHECK_9d", 1, finished(signal.FinishLength, "length"))
+			s.times(105, "HEALTH_CHECK_9d", 101, 102, 105, 105)
+		}, 0, 0},
 		{"taken out of the queue", func(s *sglang) { begin(s, 102, "aaaaaaaaaa").out(104, "aaaaaaaaaa", 0, refused) }, 0, 0},
 		{"taken out of the queue after it had been put back", func(s *sglang) {
 			begin(s, 102, "aaaaaaaaaa").out(104, "aaaaaaaaaa", 3).out(106, "aaaaaaaaaa", 0, refused)
