@@ -107,8 +107,13 @@ func (g *gpuWork) watch() (err error) {
 		return err
 	}
 	if g.mode == cuda.Sampled {
+		began := g.turns.begun
 		if err := g.probes.Launches(g.turns.count(time.Now())); err != nil {
 			return err
+		}
+		if g.turns.begun != began {
+			// On a busy host it takes longer than to the next look until the probes are in.
+			g.turns.begun = time.Now()
 		}
 	}
 	g.silent, err = g.probes.Silent()
@@ -121,19 +126,19 @@ const (
 	sampleEvery = 10 * time.Second
 )
 
-// turns says when launches are counted. It is asked about once a second: what is due
-// within a tenth of one is due.
+// turns says when launches are counted. It is asked about once a second: a turn that is due
+// within a tenth of one begins, and one that lasted for half of one ends, so that it is a
+// second even if it began some time behind the look.
 type turns struct{ begun time.Time }
 
 // count tells whether they are, from now on.
 func (t *turns) count(now time.Time) bool {
-	const early = stateEvery / 10
-	since := now.Sub(t.begun) + early
-	if t.begun.IsZero() || since >= sampleEvery {
+	since := now.Sub(t.begun)
+	if t.begun.IsZero() || since >= sampleEvery-stateEvery/10 {
 		t.begun = now
 		return true
 	}
-	return since < sampleFor
+	return since < sampleFor-stateEvery/2
 }
 
 // end takes the probes out for good.

@@ -149,12 +149,19 @@ func TestTurns(t *testing.T) {
 		at   float64
 		want bool
 	}{
-		{0, true}, {0.001, true}, {0.5, true}, {0.95, false}, {0.96, false}, {2, false}, {9.5, false},
+		{0, true}, {0.001, true}, {0.4, true}, {0.6, false}, {0.96, false}, {2, false}, {9.5, false},
 		{9.95, true}, {9.96, true}, {10.96, false}, {12, false}, // from the beginning of a turn
-		{25, true}, {25.8, true}, {31, false}, {34.9, true}, // it was not asked for a while
+		{25, true}, {25.4, true}, {31, false}, {34.9, true}, // it was not asked for a while
 	} {
 		if got := x.count(from.Add(time.Duration(c.at * float64(time.Second)))); got != c.want {
 			t.Errorf("at %v s: %v, want %v", c.at, got, c.want)
+		}
+	}
+	// The probes were in when the next look was due.
+	x.begun = from.Add(46 * time.Second)
+	for at, want := range map[time.Duration]bool{46_001: true, 47_000: false} {
+		if got := x.count(from.Add(at * time.Millisecond)); got != want {
+			t.Errorf("at %v ms: %v, want %v", int64(at), got, want)
 		}
 	}
 }
