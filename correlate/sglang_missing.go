@@ -32,7 +32,7 @@ func (r *request) ranksUnseen() (out []string) {
 		if why == "" && !d.known(p.pid) {
 			why = "there are no probes in it"
 		}
-		out = append(out, threadLabels[threadScheduler]+p.ranks()+": "+cmp.Or(why, "the rank sends nothing, and no batch there shows the request"))
+		out = append(out, ofRole(e.sglangRole(), threadLabels[threadScheduler])+p.ranks()+": "+cmp.Or(why, "the rank sends nothing, and no batch there shows the request"))
 	}
 	return out
 }

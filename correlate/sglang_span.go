@@ -239,10 +239,15 @@ func (b *threadBuilder) label(t *thread, p *process) string {
 			label = "MultiTokenizer-" + strconv.FormatUint(uint64(cmp.Or(p.nspid, t.pid)), 10)
 		}
 	}
-	if b.role != "" {
-		label = strings.ToUpper(b.role[:1]) + b.role[1:] + " " + label
+	return ofRole(b.role, label)
+}
+
+// ofRole puts a role in disaggregated serving in front of a label.
+func ofRole(role, label string) string {
+	if role == "" {
+		return label
 	}
-	return label
+	return strings.ToUpper(role[:1]) + role[1:] + " " + label
 }
 
 const hostUnknown = "unknown" // the engine's own word

@@ -200,7 +200,7 @@ func (w *twins) pair(n *otelTree) {
 	w.nearest(n.threads, m.threads, n)
 	for _, th := range n.threads {
 		if th.twin == nil {
-			if w.silent[th] != nil && endsAtOnce(n) {
+			if w.silent[th] != nil && endsAtOnce(n) && unseen(th, n.twin) {
 				continue
 			}
 			for _, s := range th.stages() {
@@ -246,8 +246,8 @@ func (w *twins) nearest(theirs, mine []*otel, n *otelTree) {
 			w.known["decode_loop of the last results of a request that does not stream, said to be missing"]++
 		case w.silent[a] != nil && w.silent[a] != a && w.silent[a].twin != nil && silentStages[a.Name] && says(w.silent[a].twin):
 			w.known["stages of ranks that send nothing, said to be missing"]++
-		case w.silent[a] == a && endsAtOnce(n):
-			w.known["threads of ranks that send nothing, of requests that run no batch there"]++
+		case w.silent[a] == a && endsAtOnce(n) && unseen(a, n.twin):
+			w.known["threads of ranks that send nothing, of requests that run no batch there, said to be missing"]++
 		case a.Name == "api_server_dispatch" && warmUp(n):
 			w.known["api_server_dispatch of warm-ups, whose stamps nothing leads to"]++
 		default:
@@ -270,6 +270,15 @@ func endsAtOnce(n *otelTree) bool {
 	}
 	tokens, err := toFloat(n.root.Attrs["gen_ai.usage.completion_tokens"])
 	return err == nil && tokens == 1
+}
+
+// unseen: our request says that nothing of it was seen in the rank of the engine's thread.
+func unseen(thread *otel, mine *otelTree) bool {
+	rank, _, _ := strings.Cut(thread.Name, "(host:")
+	list, _ := mine.root.Attrs["inferspan.unavailable"].([]any)
+	return slices.ContainsFunc(list, func(x any) bool {
+		return strings.HasPrefix(fmt.Sprint(x), strings.Join(strings.Fields(rank), " ")+": ")
+	})
 }
 
 // marked: a scheduler's thread says that stages of it were not seen.
