@@ -2,6 +2,7 @@ package httptap
 
 import (
 	"bytes"
+	"strings"
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
@@ -425,8 +426,16 @@ func (q *parsed) eventData(b []byte) {
 	q.p.keep(&q.respText, b)
 }
 
+// choiceID: an id may be that of a choice of which no event was seen yet. SGLang gives each
+// choice one of its own, hexadecimal digits; those that are of the response, as vLLM's,
+// have a prefix.
+func (q *parsed) choiceID(id string) bool {
+	b := &q.begin.Body
+	return b.Parsed && int64(len(q.resp.ids)) < max(b.N.V, 1)*max(b.Inputs, 1) && !strings.Contains(id+q.resp.id, "-")
+}
+
 func (q *parsed) eventEnd(done bool) {
-	if id := q.resp.d.id; q.gap && id != "" && q.resp.id != "" && !q.resp.hasID(id) {
+	if id := q.resp.d.id; q.gap && id != "" && q.resp.id != "" && !q.resp.hasID(id) && !q.choiceID(id) {
 		q.foreign = true
 	}
 	if !done && !q.blind && !q.foreign {

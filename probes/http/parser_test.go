@@ -240,6 +240,33 @@ func TestExchanges(t *testing.T) {
 			w.write(10, chunked("data: [DONE]\n\n"))
 			w.write(11, "0\r\n\r\n")
 		}, begin + "first#0@2 200 a\nend#0@3 200 complete chunks=1 gap\n"},
+		{"another choice after a gap", func(w *wire) {
+			w.read(1, withLength(chatHead, `{"model":"m","n":3,"messages":[]}`))
+			w.write(2, sseHead)
+			w.write(3, chunkEvent("a", `"choices":[]`)+chunkEvent("b", `"choices":[]`))
+			w.skip(event.HTTPWrite, 5000)
+			w.write(9, chunkEvent("c", `"choices":[{"index":2,"finish_reason":"stop"}]`))
+			w.out[len(w.out)-1].HTTP.Skipped = 20
+			w.out[len(w.out)-1].HTTP.SkippedLast = 8
+			w.write(10, chunked("data: [DONE]\n\n"))
+			w.write(11, "0\r\n\r\n")
+		}, "begin#0@1-1 POST /v1/chat/completions 33\nfirst#0@2 200 a\nend#0@11 200 complete chunks=23 gap\n"},
+		{"another answer after a gap, and all choices are known", func(w *wire) {
+			w.read(1, withLength(chatHead, `{"model":"m","n":2,"messages":[]}`))
+			w.write(2, sseHead)
+			w.write(3, chunkEvent("a", `"choices":[]`)+chunkEvent("b", `"choices":[]`))
+			w.skip(event.HTTPWrite, 5000)
+			w.write(9, chunkEvent("c", `"choices":[{"index":0,"finish_reason":"stop"}]`))
+			w.write(11, "0\r\n\r\n")
+		}, "begin#0@1-1 POST /v1/chat/completions 33\nfirst#0@2 200 a\nend#0@3 200 complete chunks=1 gap\n"},
+		{"another answer after a gap, where choices share their id", func(w *wire) {
+			w.read(1, withLength(chatHead, `{"model":"m","n":3,"messages":[]}`))
+			w.write(2, sseHead)
+			w.write(3, chunkEvent("chatcmpl-a", `"choices":[]`))
+			w.skip(event.HTTPWrite, 5000)
+			w.write(9, chunkEvent("chatcmpl-b", `"choices":[{"index":0,"finish_reason":"stop"}]`))
+			w.write(11, "0\r\n\r\n")
+		}, "begin#0@1-1 POST /v1/chat/completions 33\nfirst#0@2 200 chatcmpl-a\nend#0@3 200 complete chunks=1 gap\n"},
 		{"counted to the close", func(w *wire) {
 			w.read(1, request)
 			w.write(2, sseHead)
