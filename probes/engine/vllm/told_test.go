@@ -3,6 +3,7 @@ package vllm_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"inferspan/bpf/event"
@@ -281,6 +282,57 @@ func TestPropertyMessages(t *testing.T) {
 				t.Error("no message is known")
 			}
 		})
+	}
+}
+
+// TestToldBehindOutputs: a core that has two steps under way wakes its workers for all of them
+// before they take the first message. Which one that was is known by the wake-up for the third
+// step, behind the outputs of the first.
+func TestToldBehindOutputs(t *testing.T) {
+	r := newRing(t, 1, 0)
+	var got []string
+	emit := func(x signal.Signal) {
+		switch x := x.(type) {
+		case *signal.Step:
+			got = append(got, fmt.Sprintf("step %d", x.Number.V))
+		case *signal.MessageTaken:
+			got = append(got, fmt.Sprintf("taken at %d: step of %d", x.At, x.Step))
+		}
+	}
+	wake := func(at uint64, place, step int, dispatch bool) {
+		plan := uint32(messagePlan)
+		values := []vllmtest.Slot{val("queue", vllmtest.Addr(0x77)), val("place", place), val("places", r.places), val("notify", vllmtest.Addr(0x100)), val("step", step)}
+		if dispatch {
+			plan = dispatchPlan
+			values = append(values, val("output", vllmtest.Addr(0x1000)), val("in_flight", min(step-1, 1)), list("resumed"), list("computed", 100), pairs("new"), pairs("scheduled", "a", 1))
+		}
+		c := vllmtest.Capture(at, core, plan, toldSlots, values...)
+		r.d.Capture(&c, emit)
+	}
+	take := func(at uint64, place int) {
+		w := &r.workers[0]
+		w.marks++
+		r.d.Marked(w.mark(at, takePlan))
+		c := vllmtest.Capture(at, w.pid, takePlan, takeSlots, val("place", place))
+		r.d.Capture(&c, emit)
+	}
+	outputs := func(stamp uint64) {
+		r.d.EndDispatched(core, &signal.StepOutput{Stamp: signal.Mono(stamp), Stats: &signal.SchedulerStats{}, Outputs: []signal.Output{{ID: []byte("a"), NumTokens: 1}}}, 1, emit)
+	}
+	for i, dispatch := range []bool{true, false, true, false} { // for the model and for sampling
+		wake(uint64(10*i+10), i+1, i/2+1, dispatch)
+	}
+	for i := range 4 {
+		take(uint64(50+10*i), i)
+	}
+	outputs(100)
+	wake(110, 5, 3, true)
+	take(120, 4)
+	wake(130, 6, 3, false)
+	outputs(140)
+	want := []string{"step 1", "taken at 50: step of 10", "taken at 60: step of 0", "taken at 70: step of 30", "taken at 80: step of 0", "taken at 120: step of 110", "step 2"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
