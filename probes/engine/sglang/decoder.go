@@ -123,34 +123,54 @@ func (d *Decoder) Joined(e *target.Engine) {
 	}
 	if heads != 1 {
 		d.only = signal.Core{Engine: e.ID, Index: signal.CoreUnknown}
-		return
 	}
-	// Stages of a pipeline are at other steps at the same time.
 	for i := range e.Processes {
-		if p := &e.Processes[i]; d.behind[uint32(p.PID)] && (p.Ranks.PP == nil || *p.Ranks.PP == 0) {
-			d.capture.Follows(uint32(p.PID), d.only)
+		p := &e.Processes[i]
+		if pid := uint32(p.PID); d.behind[pid] {
+			if first := leader(e, p); first != nil {
+				d.capture.Follows(pid, d.cores[uint32(first.PID)])
+			}
 		}
 	}
 }
 
+// leader returns the scheduler that leads the ranks of one that does not, nil if it is not on
+// this host or they are at other steps at the same time, as the stages of a pipeline are.
+func leader(e *target.Engine, p *target.Process) *target.Process {
+	if p.Ranks.TP == nil || p.Ranks.PP != nil && *p.Ranks.PP != 0 {
+		return nil
+	}
+	same := func(a, b *int) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
+	for i := range e.Processes {
+		q := &e.Processes[i]
+		if q.Role == target.RoleCore && leads(e, q) && same(q.Ranks.DP, p.Ranks.DP) && q.Ranks.TP != nil && int64(*q.Ranks.TP) == firstRank(e, int64(*p.Ranks.TP)) {
+			return q
+		}
+	}
+	return nil
+}
+
 // leads reports whether a scheduler is the one of its ranks that gets requests and sends
-// outputs. With DP attention the tensor-parallel ranks are several groups, each of which
-// has requests of its own (runtime_context.py, derive_attention_ranks).
+// outputs.
 func leads(e *target.Engine, p *target.Process) bool {
 	if p.Ranks.PP != nil && *p.Ranks.PP != 0 {
 		return false
 	}
-	if p.Ranks.TP == nil {
-		return true
-	}
+	return p.Ranks.TP == nil || int64(*p.Ranks.TP) == firstRank(e, int64(*p.Ranks.TP))
+}
+
+// firstRank is the first of the tensor-parallel ranks that are at the same steps as one of
+// them: of all, or with DP attention of the group that has requests of its own
+// (runtime_context.py, derive_attention_ranks).
+func firstRank(e *target.Engine, rank int64) int64 {
 	groups, ok := e.Setting("attn_dp_size")
 	if !ok && e.Settings["enable_dp_attention"] == true { // 0.5.5 has no name of its own for it
 		groups, ok = e.Setting("dp_size")
 	}
 	if tp, known := e.Setting("tp_size"); ok && known && groups > 1 && tp >= groups {
-		return int64(*p.Ranks.TP)%(tp/groups) == 0
+		return rank - rank%(tp/groups)
 	}
-	return *p.Ranks.TP == 0
+	return 0
 }
 
 // Stats returns the totals so far.

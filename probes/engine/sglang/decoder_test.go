@@ -110,6 +110,43 @@ func TestLeads(t *testing.T) {
 	}
 }
 
+// TestLeader: whose steps a scheduler launches that gets no requests of its own.
+func TestLeader(t *testing.T) {
+	sched := func(pid, dp, tp, pp int) target.Process {
+		p := target.Process{PID: pid, Role: target.RoleCore, Ranks: target.Ranks{TP: &tp, PP: &pp}}
+		if dp >= 0 {
+			p.Ranks.DP = &dp
+		}
+		return p
+	}
+	attention := map[string]any{"enable_dp_attention": true, "tp_size": int64(4), "dp_size": int64(1), "attn_dp_size": int64(2)}
+	for _, c := range []struct {
+		name     string
+		settings map[string]any
+		procs    []target.Process
+		want     []int // PID of each, 0: none
+	}{
+		{"TP 2", nil, []target.Process{sched(11, -1, 1, 0), sched(10, -1, 0, 0)}, []int{10, 0}},
+		{"DP 2, TP 2", nil, []target.Process{sched(10, 0, 0, 0), sched(11, 0, 1, 0), sched(20, 1, 0, 0), sched(21, 1, 1, 0)}, []int{0, 10, 0, 20}},
+		{"DP attention", attention, []target.Process{sched(10, 0, 0, 0), sched(11, 0, 1, 0), sched(12, 1, 2, 0), sched(13, 1, 3, 0)}, []int{0, 10, 0, 12}},
+		{"PP 2, TP 2", nil, []target.Process{sched(10, -1, 0, 0), sched(11, -1, 1, 0), sched(20, -1, 0, 1), sched(21, -1, 1, 1)}, []int{0, 10, 0, 0}},
+		{"it is on another host", nil, []target.Process{sched(11, -1, 1, 0), sched(21, 1, 1, 0), sched(10, 0, 0, 0)}, []int{0, 0, 0}},
+	} {
+		e := &target.Engine{Settings: c.settings, Processes: c.procs}
+		for i := range c.procs {
+			p, got := &e.Processes[i], 0
+			if !leads(e, p) {
+				if first := leader(e, p); first != nil {
+					got = first.PID
+				}
+			}
+			if got != c.want[i] {
+				t.Errorf("%s: process %d follows %d, want %d", c.name, p.PID, got, c.want[i])
+			}
+		}
+	}
+}
+
 // TestDecoderRuns decodes what servers sent for a few requests: each is added once
 // though two processes send it, and has the tokens that the engine counts for it.
 func TestDecoderRuns(t *testing.T) {
