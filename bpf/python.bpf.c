@@ -130,18 +130,39 @@ static __always_inline bool py_run(struct py_state *s, __u32 room, __u32 id)
 	return true;
 }
 
-/* What is watched of a code object, null if nothing is, as of most. Counts the call. */
-static __always_inline struct py_watch *py_watch_of(const struct py_process *p, const struct py_code_key *key)
+/* The place of a code object in its probe, PY_CALLERS if it has none. */
+static __always_inline __u32 py_place(const struct py_probe *probe, __u64 code)
 {
-	struct py_watch *w;
+	__u32 at = PY_CALLERS;
 
-	if (!key->code || !(p->watched[clamp_to(key->code >> 10 & 3, 3)] & 1ULL << (key->code >> 4 & 63)))
+	if (!code)
+		return at;
+#pragma unroll
+	for (int i = 0; i < PY_CALLERS; i++)
+		if (probe->callers[i] == code)
+			at = i;
+	return at;
+}
+
+/* Counts a call of a code object that has no place. */
+static __noinline int py_other(struct py_probe *probe, const struct py_code_key *key)
+{
+	__u64 one = 1, *count;
+
+#pragma unroll
+	for (int i = 0; i < PY_CALLERS; i++) {
+		if (probe->callers[i] || !key->code || probe->flags & PY_UNLOCKED)
+			continue;
+		probe->calls[i] = 1;
+		probe->callers[i] = key->code;
 		return 0;
-	w = bpf_map_lookup_elem(&py_watches, key);
-	if (!w || !w->count)
-		return 0;
-	__sync_fetch_and_add(&w->hits, 1);
-	return w;
+	}
+	count = bpf_map_lookup_elem(&py_hits, key);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else
+		bpf_map_update_elem(&py_hits, key, &one, BPF_ANY);
+	return 0;
 }
 
 /* State of the running thread, which need not hold the interpreter's lock; 0 if unknown. */
@@ -221,10 +242,10 @@ int BPF_KPROBE(py_entry)
 SEC("uprobe/python")
 int BPF_KPROBE(py_hit)
 {
-	__u64 ids = current_ids(), ts = 0, took = 0, frame, native, *count;
-	__u32 tgid = ids >> 32, room;
-	struct py_probe_key at = {.ip = PT_REGS_IP(ctx), .tgid = tgid};
-	struct py_probe *probe = bpf_map_lookup_elem(&py_probes, &at);
+	__u64 ids = current_ids(), ts = 0, took = 0, frame, native;
+	__u32 tgid = ids >> 32, room, at;
+	struct py_probe_key stands = {.ip = PT_REGS_IP(ctx), .tgid = tgid};
+	struct py_probe *probe = bpf_map_lookup_elem(&py_probes, &stands);
 	struct py_code_key key = {.tgid = tgid};
 	struct py_process *p;
 	struct py_watch *watch;
@@ -250,28 +271,22 @@ int BPF_KPROBE(py_hit)
 		ts = 0;
 	frame = py_top(p, ts);
 	key.code = py_code_of(p, frame);
-	watch = py_watch_of(p, &key);
-	if (!watch) {
-		count = bpf_map_lookup_elem(&py_hits, &key);
-		if (!count) {
-			/* Not seen before, or the code of a frame that is passed over. */
-			frame = py_skip(p, frame);
-			key.code = py_code_of(p, frame);
-			watch = py_watch_of(p, &key);
-			if (!watch)
-				count = bpf_map_lookup_elem(&py_hits, &key);
-		}
+	at = py_place(probe, key.code);
+	if (at >= PY_CALLERS) {
+		/* Not seen before, or the code of a frame that is passed over. */
+		frame = py_skip(p, frame);
+		key.code = py_code_of(p, frame);
+		at = py_place(probe, key.code);
 	}
-	if (!watch) {
-		if (count) {
-			__sync_fetch_and_add(count, 1);
-		} else {
-			__u64 one = 1;
-
-			bpf_map_update_elem(&py_hits, &key, &one, BPF_ANY);
-		}
+	if (at >= PY_CALLERS) {
+		py_other(probe, &key);
 		return 0;
 	}
+	at = clamp_to(at, PY_CALLERS - 1);
+	__sync_fetch_and_add(&probe->calls[at], 1);
+	watch = &probe->watches[at];
+	if (!watch->count)
+		return 0;
 	/* The lock would be another thread's, were the function called without it. */
 	if (!(probe->flags & PY_UNLOCKED) && p->thread_native >= 0 &&
 	    (!rd(&native, ts + p->thread_native) || native != own_tid())) {

@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -24,9 +25,25 @@ var ErrFull = errors.New("no room in a BPF map")
 
 // interpreter is what the kernel knows of one.
 type interpreter struct {
-	place   uint32 // in py_processes
-	layout  capture.Process
-	watched map[tracerPyCodeKey]bool
+	place  uint32 // in py_processes
+	layout capture.Process
+	probes map[uint32]*pyProbe
+}
+
+// pyProbe is a probe that stands at some addresses, and the code that is watched there.
+type pyProbe struct {
+	at      map[uint64]bool
+	watched map[uint64][]uint32 // plans by the address of a code object
+	calls   map[uint64]uint64   // of code that lost its place
+}
+
+func (in *interpreter) probe(number uint32) *pyProbe {
+	p := in.probes[number]
+	if p == nil {
+		p = &pyProbe{map[uint64]bool{}, map[uint64][]uint32{}, map[uint64]uint64{}}
+		in.probes[number] = p
+	}
+	return p
 }
 
 // SetInterpreter tells the tap on Python how the interpreter of a process is laid
@@ -44,7 +61,7 @@ func (o *Objects) SetInterpreter(pid int, p capture.Process) error {
 		for _, other := range o.interpreters {
 			taken[other.place] = true
 		}
-		in = &interpreter{watched: map[tracerPyCodeKey]bool{}}
+		in = &interpreter{probes: map[uint32]*pyProbe{}}
 		for taken[in.place] {
 			in.place++
 		}
@@ -76,19 +93,13 @@ func (o *Objects) markCaptures(pid int) error {
 	return nil
 }
 
-// putInterpreter also sets the filter of watched code, and whether captures are marked. Called with
-// mu held.
+// putInterpreter also sets whether captures are marked. Called with mu held.
 func (o *Objects) putInterpreter(pid int, in *interpreter) error {
 	p := in.layout
 	p.CUDA = 0
 	var watched tracerCudaProcess
 	if o.objs.CudaProcesses.Lookup(uint32(pid), &watched) == nil {
 		p.CUDA = 1
-	}
-	p.Watched = [4]uint64{}
-	for k := range in.watched {
-		bit := k.Code >> 4 & 255 // as py_hit computes it
-		p.Watched[bit/64] |= 1 << (bit % 64)
 	}
 	return o.objs.PyProcesses.Put(in.place, p)
 }
@@ -120,11 +131,9 @@ func (o *Objects) RemoveInterpreter(pid int) error {
 	}
 	tgid := uint32(pid)
 	var probe tracerPyProbe
-	var watch tracerPyWatch
 	var counts []uint64
 	errs := []error{
 		clearKeys(o.objs.PyProbes, &probe, func(k tracerPyProbeKey) bool { return k.Tgid == tgid }),
-		clearKeys(o.objs.PyWatches, &watch, func(k tracerPyCodeKey) bool { return k.Tgid == tgid }),
 		clearKeys(o.objs.PyHits, &counts, func(k tracerPyCodeKey) bool { return k.Tgid == tgid }),
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -213,24 +222,88 @@ const ProbeUnlocked uint32 = 1 << 16
 // event.Capture that its captures are to have, and ProbeUnlocked.
 func (o *Objects) SetProbe(pid int, addr uint64, probe uint32, flags uint32) error {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return os.ErrClosed
+	}
 	in := o.interpreters[pid]
-	o.mu.Unlock()
 	if in == nil {
 		return fmt.Errorf("probe of process %d, whose interpreter is not known", pid)
 	}
-	return o.put("probe", pid, o.objs.PyProbes, tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, tracerPyProbe{Id: probe, Flags: flags, Process: in.place})
+	p := in.probe(probe)
+	if err := o.putProbe(pid, addr, tracerPyProbe{Id: probe, Flags: flags, Process: in.place}, p); err != nil {
+		return fmt.Errorf("probe of process %d: %w", pid, err)
+	}
+	p.at[addr] = true
+	return nil
 }
 
-// RemoveProbe forgets a probe. One that is not there is no error.
+// putProbe writes what stands at an address, with what is watched there. Places of code
+// that is counted only are kept as far as there is room. Called with mu held.
+func (o *Objects) putProbe(pid int, addr uint64, v tracerPyProbe, p *pyProbe) error {
+	was := v
+	v = tracerPyProbe{Hits: was.Hits, Timed: was.Timed, Ns: was.Ns, CapturedNs: was.CapturedNs, Id: was.Id, Flags: was.Flags, Process: was.Process}
+	n := 0
+	for _, code := range slices.Sorted(maps.Keys(p.watched)) {
+		if n == len(v.Callers) {
+			return fmt.Errorf("%w: %d code objects are watched", ErrFull, n)
+		}
+		v.Callers[n] = code
+		if i := slices.Index(was.Callers[:], code); i >= 0 {
+			v.Calls[n] = was.Calls[i]
+		}
+		v.Watches[n].Count = uint32(len(p.watched[code]))
+		copy(v.Watches[n].Plans[:], p.watched[code])
+		n++
+	}
+	lost := map[uint64]uint64{}
+	for i, code := range was.Callers {
+		switch {
+		case code == 0 || p.watched[code] != nil:
+		case n < len(v.Callers):
+			v.Callers[n], v.Calls[n] = code, was.Calls[i]
+			n++
+		default:
+			lost[code] = was.Calls[i]
+		}
+	}
+	err := o.objs.PyProbes.Put(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, v)
+	if errors.Is(err, unix.E2BIG) {
+		err = fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	if err == nil {
+		for code, calls := range lost {
+			p.calls[code] += calls
+		}
+	}
+	return err
+}
+
+// RemoveProbe forgets what stands at an address. Nothing there is no error.
 func (o *Objects) RemoveProbe(pid int, addr uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return nil
 	}
-	err := o.objs.PyProbes.Delete(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)})
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	key := tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}
+	var v tracerPyProbe
+	err := o.objs.PyProbes.Lookup(key, &v)
+	if err == nil {
+		err = o.objs.PyProbes.Delete(key)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("probe of process %d: %w", pid, err)
+	}
+	if in := o.interpreters[pid]; in != nil {
+		p := in.probe(v.Id)
+		delete(p.at, addr)
+		for i, code := range v.Callers {
+			p.calls[code] += v.Calls[i]
+		}
 	}
 	return nil
 }
@@ -274,26 +347,25 @@ func (o *Objects) Watch(pid int, probe uint32, code uint64, plans ...uint32) err
 	if in == nil {
 		return fmt.Errorf("watching code of process %d, whose interpreter is not known", pid)
 	}
-	key := tracerPyCodeKey{Code: code, Tgid: uint32(pid), Probe: probe}
-	var w tracerPyWatch
-	// What is counted between here and there is not: a few hits at most.
-	if err := o.objs.PyWatches.Lookup(key, &w); err != nil && len(plans) == 0 {
-		return nil
-	}
-	w.Count, w.Plans = uint32(len(plans)), [capture.MaxPlans]uint32{}
-	copy(w.Plans[:], plans)
-	err := o.objs.PyWatches.Put(key, w)
-	if errors.Is(err, unix.E2BIG) {
-		err = fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	if err == nil {
-		if delete(in.watched, key); len(plans) > 0 {
-			in.watched[key] = true
+	p := in.probe(probe)
+	before := p.watched[code]
+	set := func(plans []uint32) {
+		if delete(p.watched, code); len(plans) > 0 {
+			p.watched[code] = slices.Clone(plans)
 		}
-		err = o.putInterpreter(pid, in)
 	}
-	if err != nil {
-		return fmt.Errorf("watched code of process %d: %w", pid, err)
+	set(plans)
+	for addr := range p.at {
+		var v tracerPyProbe
+		err := o.objs.PyProbes.Lookup(tracerPyProbeKey{Ip: addr, Tgid: uint32(pid)}, &v)
+		if err == nil {
+			// What is counted between here and there is not: a few hits at most.
+			err = o.putProbe(pid, addr, v, p)
+		}
+		if err != nil {
+			set(before)
+			return fmt.Errorf("watched code of process %d: %w", pid, err)
+		}
 	}
 	return nil
 }
@@ -324,13 +396,23 @@ func (o *Objects) Hits() ([]Hit, error) {
 			counts[key] += n
 		}
 	}
-	var w tracerPyWatch
-	watched := o.objs.PyWatches.Iterate()
-	for watched.Next(&key, &w) {
-		counts[key] += w.Hits
+	var at tracerPyProbeKey
+	var probe tracerPyProbe
+	probes := o.objs.PyProbes.Iterate()
+	for probes.Next(&at, &probe) {
+		for i, code := range probe.Callers {
+			counts[tracerPyCodeKey{Code: code, Tgid: at.Tgid, Probe: probe.Id}] += probe.Calls[i]
+		}
+	}
+	for pid, in := range o.interpreters {
+		for number, p := range in.probes {
+			for code, n := range p.calls {
+				counts[tracerPyCodeKey{Code: code, Tgid: uint32(pid), Probe: number}] += n
+			}
+		}
 	}
 	// Entries come and go meanwhile: those seen are right.
-	for _, err := range []error{it.Err(), watched.Err()} {
+	for _, err := range []error{it.Err(), probes.Err()} {
 		if err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 			return nil, fmt.Errorf("reading hits: %w", err)
 		}

@@ -201,6 +201,14 @@ type tracerPyProbe struct {
 	Flags      uint32
 	Process    uint32
 	Pad        uint32
+	Callers    [8]uint64
+	Calls      [8]uint64
+	Watches    [8]struct {
+		_     structs.HostLayout
+		Count uint32
+		Plans [4]uint32
+		Pad   uint32
+	}
 }
 
 type tracerPyProbeKey struct {
@@ -215,7 +223,6 @@ type tracerPyProcess struct {
 	Holder         uint64
 	Threads        uint64
 	RefMask        uint64
-	Watched        [4]uint64
 	None           uint64
 	Yes            uint64
 	No             uint64
@@ -394,14 +401,6 @@ type tracerPyState struct {
 	Out [32768]uint8
 }
 
-type tracerPyWatch struct {
-	_     structs.HostLayout
-	Hits  uint64
-	Count uint32
-	Plans [4]uint32
-	Pad   uint32
-}
-
 type tracerRecvCall struct {
 	_    structs.HostLayout
 	Msg  uint64
@@ -456,7 +455,6 @@ const (
 	tracerMapPyProbes                   = "py_probes"
 	tracerMapPyProcesses                = "py_processes"
 	tracerMapPyStates                   = "py_states"
-	tracerMapPyWatches                  = "py_watches"
 	tracerMapRecvs                      = "recvs"
 	tracerMapRing                       = "ring"
 	tracerMapTails                      = "tails"
@@ -530,6 +528,7 @@ const (
 	tracerProgWireSend                  = "wire_send"
 	tracerVarCaptureContent             = "capture_content"
 	tracerVarLayoutCheck                = "layout_check"
+	tracerVarPartsOpen                  = "parts_open"
 	tracerVarPidnsIno                   = "pidns_ino"
 	tracerVarWakeShift                  = "wake_shift"
 )
@@ -670,7 +669,6 @@ type tracerMapSpecs struct {
 	PyProbes      *ebpf.MapSpec `ebpf:"py_probes"`
 	PyProcesses   *ebpf.MapSpec `ebpf:"py_processes"`
 	PyStates      *ebpf.MapSpec `ebpf:"py_states"`
-	PyWatches     *ebpf.MapSpec `ebpf:"py_watches"`
 	Recvs         *ebpf.MapSpec `ebpf:"recvs"`
 	Ring          *ebpf.MapSpec `ebpf:"ring"`
 	Tails         *ebpf.MapSpec `ebpf:"tails"`
@@ -683,6 +681,7 @@ type tracerMapSpecs struct {
 type tracerVariableSpecs struct {
 	CaptureContent *ebpf.VariableSpec `ebpf:"capture_content"`
 	LayoutCheck    *ebpf.VariableSpec `ebpf:"layout_check"`
+	PartsOpen      *ebpf.VariableSpec `ebpf:"parts_open"`
 	PidnsIno       *ebpf.VariableSpec `ebpf:"pidns_ino"`
 	WakeShift      *ebpf.VariableSpec `ebpf:"wake_shift"`
 }
@@ -728,7 +727,6 @@ type tracerMaps struct {
 	PyProbes      *ebpf.Map `ebpf:"py_probes"`
 	PyProcesses   *ebpf.Map `ebpf:"py_processes"`
 	PyStates      *ebpf.Map `ebpf:"py_states"`
-	PyWatches     *ebpf.Map `ebpf:"py_watches"`
 	Recvs         *ebpf.Map `ebpf:"recvs"`
 	Ring          *ebpf.Map `ebpf:"ring"`
 	Tails         *ebpf.Map `ebpf:"tails"`
@@ -758,7 +756,6 @@ func (m *tracerMaps) Close() error {
 		m.PyProbes,
 		m.PyProcesses,
 		m.PyStates,
-		m.PyWatches,
 		m.Recvs,
 		m.Ring,
 		m.Tails,
@@ -772,6 +769,7 @@ func (m *tracerMaps) Close() error {
 type tracerVariables struct {
 	CaptureContent *ebpf.Variable `ebpf:"capture_content"`
 	LayoutCheck    *ebpf.Variable `ebpf:"layout_check"`
+	PartsOpen      *ebpf.Variable `ebpf:"parts_open"`
 	PidnsIno       *ebpf.Variable `ebpf:"pidns_ino"`
 	WakeShift      *ebpf.Variable `ebpf:"wake_shift"`
 }

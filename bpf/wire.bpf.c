@@ -78,22 +78,33 @@ struct {
 	__type(value, __u32);
 } parts SEC(".maps");
 
+/* Entries of parts, or more: those that were evicted count on. While there are none, a
+ * message of one frame needs no lookup. */
+__u64 parts_open;
+
 /* Position of this frame in its message; more tells whether another follows. */
 static __always_inline __u32 next_part(__u32 tgid, __u64 sock, __u32 dir, bool more)
 {
 	struct part_key key = {.sock = sock, .tgid = tgid, .dir = dir};
-	__u32 *seen = bpf_map_lookup_elem(&parts, &key);
-	__u32 part = seen ? *seen : 0;
+	__u32 *seen, part;
+
+	if (!more && !*(volatile __u64 *)&parts_open)
+		return 0;
+	seen = bpf_map_lookup_elem(&parts, &key);
+	part = seen ? *seen : 0;
 
 	if (more && seen) {
 		*seen = part + 1;
 	} else if (more) {
 		__u32 one = 1;
 
-		if (bpf_map_update_elem(&parts, &key, &one, BPF_ANY))
+		__sync_fetch_and_add(&parts_open, 1);
+		if (bpf_map_update_elem(&parts, &key, &one, BPF_ANY)) {
+			__sync_fetch_and_add(&parts_open, -1);
 			lose(LOSS_MAP_FULL, 1);
-	} else if (seen) {
-		bpf_map_delete_elem(&parts, &key);
+		}
+	} else if (seen && !bpf_map_delete_elem(&parts, &key)) {
+		__sync_fetch_and_add(&parts_open, -1);
 	}
 	return part;
 }

@@ -50,9 +50,9 @@ __noinline int py_is(__u32 room, __u64 type, __u64 which)
 
 /*
  * Looks at a type; 0 if it cannot be read. Of the containers that plans meet most only
- * the flags that matter for them are given, without a look. Other types change, and are at addresses where
- * others were, but a version is given once in an interpreter: its own caches are by it,
- * too (Python/specialize.c).
+ * the flags that matter for them are given, without a look. Other types change, and are
+ * at addresses where others were, but a version is given once in an interpreter: its own
+ * caches are by it, too (Python/specialize.c).
  */
 __noinline int py_look(__u32 room, __u64 type)
 {
@@ -250,9 +250,9 @@ static __always_inline __u64 py_entry_value(struct py_state *s, const struct py_
 }
 
 /*
- * The value under a name in the table of a register. A key is the name's str if it has its length and its 64
- * bits of SipHash, keyed by the process: two texts of a program share these once in
- * 2^64 cases.
+ * The value under a name in the table of a register. A key is the name's str if it has
+ * its length and its 64 bits of SipHash, keyed by the process: two texts of a program
+ * share these once in 2^64 cases.
  */
 __noinline __u64 py_find(__u32 room, __u64 index, __u64 reg)
 {

@@ -157,14 +157,6 @@ struct {
 	__type(value, struct py_probe);
 } py_probes SEC(".maps");
 
-/* As py_probes. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2048);
-	__type(key, struct py_code_key);
-	__type(value, struct py_watch);
-} py_watches SEC(".maps");
-
 /* Key: the lower bits of a plan's number. A plan in use is never written to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -173,8 +165,9 @@ struct {
 	__type(value, struct py_plan);
 } py_plans SEC(".maps");
 
-/* Calls by code object, 0 where the frame is not known. LRU: a process can call
- * from any number of code objects; the rarest are forgotten. */
+/* Calls by code object, 0 where the frame is not known, of those that have no place in
+ * their probe. LRU: a process can call from any number of code objects; the rarest are
+ * forgotten. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
 	__uint(max_entries, 8192);

@@ -157,13 +157,18 @@ __noinline int py_value(__u32 room, __u64 obj, __u64 slot_max, bool str)
 	pos = s->pos;
 	if (PY_IS_MISS(obj))
 		return py_value_slow(room, obj, slot_max);
-	if (str && bpf_probe_read_user(&s->value, sizeof(s->value), (void *)(obj + PY_OB_TYPE)))
-		str = false; /* it may be the last of its page */
+	if (str) {
+		s->value_of = 0;
+		if (bpf_probe_read_user(&s->value, sizeof(s->value), (void *)(obj + PY_OB_TYPE)))
+			str = false; /* it may be the last of its page */
+	}
 	/* Stamps that are not set are one object. */
-	if (!str && s->value_of != obj &&
-	    bpf_probe_read_user(&s->value, offsetof(typeof(s->value), digit) + sizeof(s->value.digit),
-				(void *)(obj + PY_OB_TYPE)))
-		return py_value_slow(room, obj, slot_max);
+	if (!str && s->value_of != obj) {
+		s->value_of = 0;
+		if (bpf_probe_read_user(&s->value, offsetof(typeof(s->value), digit) + sizeof(s->value.digit),
+					(void *)(obj + PY_OB_TYPE)))
+			return py_value_slow(room, obj, slot_max);
+	}
 	s->value_of = obj;
 	if (s->value.type == s->p.int_type) {
 		/* long_tag, whose bit 2 small ints have since 3.14, or the number of digits */

@@ -19,8 +19,6 @@
 #define PY_ITEM_REG (PY_REGS - 1)
 /* Python frames looked at from the innermost on, and those of C code among them. */
 #define PY_FRAMES 16
-/* Plans that one code object can start. */
-#define PY_WATCH_PLANS 4
 /* Steps of a lookup in a hash table. CPython keeps tables at most two thirds full,
  * so that a longer one has a chance of some 2/3^24. */
 #define PY_PROBES 24
@@ -46,10 +44,9 @@ enum py_form {
 
 /* An interpreter. Offsets are -1 where the version has no such field. */
 struct py_process {
-	__u64 holder;     /* address of the pointer to the thread state that runs Python code */
-	__u64 threads;    /* address of the pointer to the newest thread state */
-	__u64 ref_mask;   /* bits of a reference in a frame that are the address */
-	__u64 watched[4]; /* filter of watched code: bit (address >> 4) % 256 */
+	__u64 holder;   /* address of the pointer to the thread state that runs Python code */
+	__u64 threads;  /* address of the pointer to the newest thread state */
+	__u64 ref_mask; /* bits of a reference in a frame that are the address */
 	__u64 none, yes, no;
 	__u64 str_type, int_type, list_type, dict_type;
 	__u64 cell_type, float_type, set_type, frozenset_type, deque_type;
@@ -109,6 +106,18 @@ struct py_probe_key {
 	__u32 pad;
 };
 
+/* Code objects of which calls are counted with the probe, those watched among them. */
+#define PY_CALLERS 8
+/* Plans that one code object can start. */
+#define PY_WATCH_PLANS 4
+
+/* What is watched of a code object. */
+struct py_watch {
+	__u32 count; /* of plans, 0: its calls are counted only */
+	__u32 plans[PY_WATCH_PLANS];
+	__u32 pad;
+};
+
 struct py_probe {
 	__u64 hits;        /* counted by the program */
 	__u64 timed;       /* of these, returns of calls whose beginning was seen */
@@ -118,6 +127,11 @@ struct py_probe {
 	__u32 flags;   /* enum capture_flags to set, and PY_UNLOCKED */
 	__u32 process; /* index of the interpreter */
 	__u32 pad;
+	/* Together, since the calls of an idle process find nothing of it in a cache. Where
+	 * calls hold the interpreter's lock the program takes places that are free. */
+	__u64 callers[PY_CALLERS]; /* addresses of code objects, 0: free */
+	__u64 calls[PY_CALLERS];   /* counted by the program */
+	struct py_watch watches[PY_CALLERS];
 };
 
 /* A code object as the caller of a probed function. */
@@ -125,13 +139,6 @@ struct py_code_key {
 	__u64 code;
 	__u32 tgid;
 	__u32 probe;
-};
-
-struct py_watch {
-	__u64 hits; /* counted by the program */
-	__u32 count;
-	__u32 plans[PY_WATCH_PLANS];
-	__u32 pad;
 };
 
 /* Words of a code object by which it is told from another at the same address. */

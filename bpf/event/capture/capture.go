@@ -16,6 +16,7 @@ const (
 	MaxFrames  = 16 // frames looked at
 	MaxStr     = 256
 	MaxPlans   = 4 // plans of one code object
+	MaxCallers = 8 // code objects that a probe can watch
 	ItemChunk  = 16
 	MaxSteps   = 352 // ops and chunks of items
 	MaxBody    = 40  // ops that are run for each item
@@ -37,10 +38,9 @@ const (
 // Process describes an interpreter. Offsets are -1 where the version has no such
 // field.
 type Process struct {
-	Holder  uint64    // address of the pointer to the thread state that runs Python code
-	Threads uint64    // address of the pointer to the newest thread state
-	RefMask uint64    // bits of a reference in a frame that are the address
-	Watched [4]uint64 // set by the loader
+	Holder  uint64 // address of the pointer to the thread state that runs Python code
+	Threads uint64 // address of the pointer to the newest thread state
+	RefMask uint64 // bits of a reference in a frame that are the address
 
 	None, True, False                                      uint64
 	StrType, IntType, ListType, DictType                   uint64
