@@ -3,6 +3,7 @@ package python
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Frame is a function that a thread is running. Frames come and go: one near
@@ -15,8 +16,8 @@ type Frame struct {
 	File string // co_filename
 }
 
-// MainFrames returns the Python frames of the main thread, innermost first. Where the
-// stack changes too fast to be walked, ErrUnstable.
+// MainFrames returns the Python frames of the main thread, innermost first. Without those
+// furthest in where these change too fast to be read; where all do, ErrUnstable.
 func (in *Interp) MainFrames() ([]Frame, error) {
 	return retry(func() ([]Frame, error) {
 		ts, err := in.mainThread()
@@ -73,23 +74,33 @@ func (in *Interp) frames(ts uint64) ([]Frame, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Frame
-	for range maxFrames {
-		if addr == 0 {
-			return out, nil
+	// First only where they are, which takes least time.
+	var at []uint64
+	for ; addr != 0; addr, err = in.u64(addr + uint64(l.FramePrevious)) {
+		if len(at) == maxFrames {
+			return nil, fmt.Errorf("more than %d frames: %w", maxFrames, ErrLimit)
 		}
+		at = append(at, addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Frame
+	for _, addr := range slices.Backward(at) {
 		f, err := in.frame(addr)
 		switch {
 		case err == nil:
 			out = append(out, f)
-		case !errors.Is(err, ErrType): // a frame of C code has no code object
-			return nil, err
-		}
-		if addr, err = in.u64(addr + uint64(l.FramePrevious)); err != nil {
+		case errors.Is(err, ErrType): // a frame of C code has no code object
+		case changed(err) && len(out) > 0: // those further in come and go
+			slices.Reverse(out)
+			return out, nil
+		default:
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("more than %d frames: %w", maxFrames, ErrLimit)
+	slices.Reverse(out)
+	return out, nil
 }
 
 func (in *Interp) frame(addr uint64) (Frame, error) {
