@@ -33,7 +33,8 @@ func (p *inside) attach(ctx context.Context, proc *target.Process, in *python.In
 	w := &watching{inside: p, pid: uint32(proc.PID), probes: probes, sources: newSources(probes, p.opt.StepSource)}
 	specs := make([]attach.PythonProbe, len(probes))
 	for i, s := range probes {
-		specs[i].Callable, specs[i].ZMQ, specs[i].Timed, specs[i].Off = s.Callable, s.ZMQ, s.Timed, w.sources.off(i)
+		specs[i].Callable, specs[i].ZMQ, specs[i].Behind = s.Callable, s.ZMQ, s.Behind
+		specs[i].Timed, specs[i].Off = s.Timed, w.sources.off(i)
 		if s.Busy && p.opt.DetokenizeSample == 0 {
 			s.Watches = nil
 			w.probes[i] = s

@@ -36,6 +36,7 @@ func TestSGLangForward(t *testing.T) {
 	s.stage(schPID, id, "decode_forward", 8.7, 9.9)
 	step(3, 8, 8.4, 9.8, in(id, 1, 10, signal.StepRunning, signal.StepDecode))
 	s.out(9.9, id, 2, finishedLength)
+	s.mark(schPID, id, "complete", 9.95, "", 0)
 	s.times(12, id, 0, 0, 12, 12)
 	o := NewOptions()
 	o.Steps = StepsSpans

@@ -25,6 +25,7 @@ func TestSGLangSilent(t *testing.T) {
 		s.out(50.4, id, 50)
 		s.times(51, id, 0, 0, 51, 0)
 		s.out(71, id, 20, finishedLength)
+		s.mark(schPID, id, "complete", 70, "", 0)
 		s.times(71, id, 0, 0, 0, 71)
 		trees, series := run(t, NewOptions(), s.sig)
 		conforms(t, trees[0], NewOptions())
@@ -56,6 +57,7 @@ func TestSGLangLateEnd(t *testing.T) {
 		s.out(10.2, id, 1)
 		s.times(11, id, 0, 0, 11, 0)
 		s.out(50, id, 1, finishedLength)
+		s.mark(schPID, id, "complete", 49, "", 0)
 		for now := 500.0; now < late; now += 500 { // others go on
 			s.out(now, "bbbbbbbbbb", 1)
 		}

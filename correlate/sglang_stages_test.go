@@ -121,6 +121,7 @@ func TestSGLangChunks(t *testing.T) {
 	s.stage(schPID, id, "decode_forward", 10, 11.2)
 	s.out(11.4, id, 4, finishedLength)
 	s.times(12, id, 0, 0, 12, 12)
+	s.put(&signal.Loss{At: at(2000)}) // its stamp of the end did not come
 	trees, _ := run(t, NewOptions(), s.sig)
 	wantTree(t, trees[0], `
 		Req aaaaaaaa
@@ -266,6 +267,52 @@ func TestSGLangSilentRank(t *testing.T) {
 				t.Errorf("level %d, rank %d: partial %s, want %s", level, rank, got, want)
 			}
 		}
+	}
+}
+
+// TestSGLangStampsBehind: what a scheduler has to say of a request that ends may come behind
+// the message of its end, and even behind what the front end says then.
+func TestSGLangStampsBehind(t *testing.T) {
+	const id = "aaaaaaaaaa"
+	for _, from := range []int{0, 1, 2} { // signals of the end that come before the stamps
+		s := newSGLang()
+		s.added(2.5, id)
+		s.times(2.6, id, 1, 2.6, 0, 0)
+		s.stage(schPID, id, "prefill_forward", 4, 10)
+		s.out(10.2, id, 1)
+		s.times(11, id, 0, 0, 11, 0)
+		stamps := func() {
+			s.stage(schPID, id, "decode_forward", 10, 14)
+			s.stage(schPID, id, "decode_loop", 10, 14, round(0))
+			s.mark(schPID, id, signal.MarkComplete, 14.1, "", 0)
+		}
+		for n, end := range []func(){
+			func() { s.out(14.2, id, 1, finishedLength) },
+			func() { s.times(14.6, id, 0, 0, 0, 14.6) },
+			func() {},
+		} {
+			if n == from {
+				stamps()
+			}
+			end()
+		}
+		var trees []*trace.Tree
+		c := New(NewOptions())
+		for _, x := range s.sig {
+			if len(trees) > 0 {
+				t.Errorf("%d: the request is over before all was said of it", from)
+			}
+			c.Put(x, func(tr *trace.Tree) { trees = append(trees, tr) })
+		}
+		wantTree(t, trees[0], `
+			Req aaaaaaaa
+			  Tokenizer
+			  Scheduler [TP 0] [PP 0]
+			    prefill_forward
+			    decode_forward <- prefill_forward
+			      decode_loop
+			`)
+		conforms(t, trees[0], NewOptions())
 	}
 }
 

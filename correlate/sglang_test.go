@@ -530,6 +530,7 @@ func TestSGLangWorkers(t *testing.T) {
 	} {
 		s := newSGLang(edit)
 		s.engineRequest(100, "13729_aaaaaaaaaa", 1)
+		s.mark(schPID, "13729_aaaaaaaaaa", signal.MarkComplete, 114, "", 0)
 		s.out(115, "13729_aaaaaaaaaa", 1, finishedLength)
 		trees, _ := run(t, NewOptions(), s.sig)
 		wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{"rid": "aaaaaaaaaa"})

@@ -1,6 +1,8 @@
 package correlate
 
 import (
+	"slices"
+
 	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
 )
@@ -23,10 +25,13 @@ func (*sglangRules) stepsOf(_, tokens int64) int64 { return tokens }
 
 func (*sglangRules) hasEvents() bool { return false }
 
-// settled: the front end has stamped the end, and no other rank is at it. Else what
-// the engine has to say comes within moments, or not at all.
+// settled: the front end has stamped the end, no other rank is at it, and the scheduler has
+// said all that it has to say, which may be behind the message that the front end works
+// on. Else what the engine has to say comes within moments, or not at all.
 func (*sglangRules) settled(r *request) bool {
-	return r.way != nil && r.way.finished != 0 && !r.core.eng.severalRanks()
+	return r.way != nil && r.way.finished != 0 && !r.core.eng.severalRanks() && !slices.ContainsFunc(r.way.threads, func(t thread) bool {
+		return t.kind == threadScheduler && len(t.stages) > 0 && t.complete == 0
+	})
 }
 
 // severalRanks: several schedulers work on one request.

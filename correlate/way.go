@@ -213,7 +213,9 @@ func (c *Correlator) mark(s *signal.Mark) {
 	t.extend(s.At)
 	switch {
 	case event == nil:
-		t.complete = s.At
+		if t.complete = s.At; r.waiting {
+			c.settle(r)
+		}
 	case event.MinLevel <= r.level && c.keepOnWay(r, t):
 		t.marks = append(t.marks, mark{event: event, at: s.At, batch: s.Batch, size: notNegative(s.Size), mode: s.Mode, method: s.Method})
 	}

@@ -94,3 +94,18 @@ func points(f *os.File, off uint64, returns bool) (entry uint64, stepped bool, e
 	}
 	return entry, !emulated, x.Returns, nil
 }
+
+// behind returns the offsets in a file at which the function at an offset has done its work,
+// none if a probe there would not be cheap, or that cannot be told.
+func behind(f *os.File, off uint64) []uint64 {
+	e, err := elf.New(f)
+	if err != nil {
+		return nil
+	}
+	fn, err := e.FuncAt(off)
+	if err != nil {
+		return nil
+	}
+	at, _ := e.Behind(fn)
+	return at
+}

@@ -56,12 +56,13 @@ type pythonProbe struct {
 	spec    PythonProbe
 	status  PythonStatus
 	links   []io.Closer
-	at      []uint64   // where these stand in the process: the returns, then the entry
+	at      []uint64   // where these stand in the process: the returns first
+	backs   int        // so many of them
 	watched []*watched // as status.Watches
 }
 
 // returns are where it stands at returns.
-func (p *pythonProbe) returns() []uint64 { return p.at[:max(len(p.at)-1, 0)] }
+func (p *pythonProbe) returns() []uint64 { return p.at[:min(p.backs, len(p.at))] }
 
 type watched struct {
 	spec Watch
@@ -160,12 +161,15 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 			return fmt.Errorf("%s is the C function of %s, which has a probe", p.spec, other.status.Callable)
 		}
 	}
-	p.status.Addr, p.status.Shared = c.addr, p.spec.ZMQ != ""
 	entry, stepped, returns, err := points(c.file, c.off, p.spec.Returns || p.spec.Timed)
-	p.status.Stepped = stepped
-	if p.status.Shared {
-		entry = c.off // where the other probe is
+	entries := []uint64{entry}
+	if p.spec.ZMQ != "" {
+		entries = []uint64{c.off} // where the other probe is
+		if at := behind(c.file, c.off); p.spec.Behind && len(at) > 0 {
+			entries, stepped = at, false
+		}
 	}
+	p.status.Addr, p.status.Stepped, p.status.Shared = c.addr, stepped, p.spec.ZMQ != "" && entries[0] == c.off
 	p.status.Returns, p.status.ReturnReason = len(returns), ""
 	if err != nil {
 		p.status.ReturnReason = err.Error()
@@ -179,13 +183,14 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 		}
 	}
 	// Returns first, so that each call that is seen to begin is seen to end.
-	for _, at := range append(returns, entry) {
+	p.backs = len(returns)
+	for _, at := range append(returns, entries...) {
 		var flags uint32
 		name := bpf.ProgPyHit
 		if p.spec.ZMQ != "" {
 			flags = bpf.ProbeUnlocked
 		}
-		if at != entry {
+		if slices.Contains(returns, at) {
 			flags |= event.CaptureReturn
 		} else if p.spec.Timed {
 			name = bpf.ProgPyEntry

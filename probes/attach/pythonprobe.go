@@ -16,6 +16,10 @@ type PythonProbe struct {
 	// look at the same trap. pyzmq calls it without the interpreter's lock, so that plans
 	// are to read only what no other thread changes.
 	ZMQ string
+	// Behind has the look at a function of libzmq taken when that has done its work, before
+	// it returns, so that who gets the message does not wait for it. That is a trap of its
+	// own; where it would not be a cheap one the look stays at the entry.
+	Behind bool
 	// Returns has the same read once more when the function returns; these captures
 	// have the flag event.CaptureReturn. It costs a second trap per call.
 	Returns bool

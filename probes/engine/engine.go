@@ -64,8 +64,10 @@ const (
 type Probe struct {
 	Detail   string // what it is for, as in notes
 	Callable plan.Function
-	// ZMQ is a function of libzmq instead, see attach.PythonProbe.
-	ZMQ string
+	// ZMQ is a function of libzmq instead, and Behind says that it may have done its work
+	// when objects are read, see attach.PythonProbe.
+	ZMQ    string
+	Behind bool
 	// Source names one of several ways to the detail, of which one is in place at a time;
 	// the earlier is better. Lacks says what it does not tell that another one does.
 	Source  string

@@ -30,6 +30,7 @@ type trapsOn struct {
 	trap                time.Duration
 	runs                float64 // of the program, a request
 	run                 time.Duration
+	beside              bool // the request does not wait for it
 }
 
 func (x *trapsOn) total() time.Duration {
@@ -37,9 +38,10 @@ func (x *trapsOn) total() time.Duration {
 }
 
 // TestSGLangLatency accounts for what the probes add to a request of one token that comes to
-// an idle server: all traps of the processes that it goes through, none of which is taken to
-// be beside its path, at what a trap costs on this host, and the time in BPF that the kernel
-// measures at each. The probes are put in one at a time, since the kernel counts by program.
+// an idle server: all traps of the processes that it goes through, at what a trap costs on
+// this host, and the time in BPF that the kernel measures at each. Beside the request's path
+// are those behind the sending of it, or of its output, when another process has it. The
+// probes are put in one at a time, since the kernel counts by program.
 func TestSGLangLatency(t *testing.T) {
 	needSGLang(t)
 	e := startWith(t, serveSGLang, nil, "--sleep-on-idle")
@@ -65,23 +67,30 @@ func TestSGLangLatency(t *testing.T) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "traps\tns each\tin BPF, ns\tus in all\t  process, probe, caller\n")
-	var sum, alone time.Duration
+	var sum, beside, alone time.Duration
 	traps := map[string]float64{}
 	for i := range rows {
 		x := &rows[i]
-		fmt.Fprintf(w, "%.2f\t%d\t%d\t%.1f\t  %s, %s, %s\n", x.traps, x.trap, x.run, float64(x.total())/1e3, x.process, x.at, x.caller)
-		sum += x.total()
-		alone += time.Duration(x.traps * float64(x.trap))
+		what := ""
+		if x.beside {
+			what = ", beside"
+			beside += x.total()
+		} else {
+			sum += x.total()
+			alone += time.Duration(x.traps * float64(x.trap))
+		}
+		fmt.Fprintf(w, "%.2f\t%d\t%d\t%.1f\t  %s, %s, %s%s\n", x.traps, x.trap, x.run, float64(x.total())/1e3, x.process, x.at, x.caller, what)
 		traps[x.process] += x.traps
 	}
 	w.Flush()
-	t.Logf("a request of one token, %d of them for each probe; a trap is %v where the kernel emulates the instruction, %v where it steps it\n%s%.1f us in all, %.1f us of it traps",
-		latencyRounds*latencyRequests, costs.Emulated, costs.Stepped, &b, float64(sum)/1e3, float64(alone)/1e3)
-	// Six reads of the clock, of which two are watched, and a send; a batch and a send; a send.
+	t.Logf("a request of one token, %d of them for each probe; a trap is %v where the kernel emulates the instruction, %v where it steps it\n%s%.1f us on its path, %.1f us of it traps, and %.1f us beside",
+		latencyRounds*latencyRequests, costs.Emulated, costs.Stepped, &b, float64(sum)/1e3, float64(alone)/1e3, float64(beside)/1e3)
+	// Six reads of the clock, of which two are watched, and a send; a batch, a send and a look
+	// behind it; a send.
 	for _, want := range []struct {
 		role  target.Role
 		traps float64
-	}{{target.RoleAPIServer, 7}, {target.RoleCore, 2}, {target.RoleDetokenizer, 1}} {
+	}{{target.RoleAPIServer, 7}, {target.RoleCore, 3}, {target.RoleDetokenizer, 1}} {
 		if n := traps[string(want.role)]; n < want.traps-0.02 || n > want.traps+0.02 {
 			t.Errorf("%.2f traps a request in the %s, want %v", n, want.role, want.traps)
 		}
@@ -144,33 +153,42 @@ func (l *latency) requests(t *testing.T, n int) {
 	}
 }
 
-// rounds sends requests and returns how often a program runs for one, and for how long
-// each time.
-func (l *latency) rounds(t *testing.T, program bpf.Program) (perRequest float64, each time.Duration) {
+// measured is what a program did in rounds of requests.
+type measured struct {
+	runs     float64       // a request
+	each     time.Duration // a run
+	captured time.Duration // a request, in captures
+}
+
+// rounds sends requests and returns what a program did. captured gives how long it was at
+// captures so far.
+func (l *latency) rounds(t *testing.T, program bpf.Program, captured func() time.Duration) (m measured) {
 	t.Helper()
-	look := func() bpf.ProgramStats {
+	look := func() (bpf.ProgramStats, time.Duration) {
 		s, err := l.objs.Stats()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s[string(program)]
+		return s[string(program)], captured()
 	}
-	var means []time.Duration
+	var means, captures []time.Duration
 	runs := uint64(0)
 	for range latencyRounds {
-		before := look()
+		before, at := look()
 		l.requests(t, latencyRequests)
-		after := look()
+		after, to := look()
 		if n := after.Runs - before.Runs; n > 0 {
 			runs += n
 			means = append(means, (after.Runtime-before.Runtime)/time.Duration(n))
+			captures = append(captures, (to-at)/latencyRequests)
 		}
 	}
 	if len(means) == 0 {
-		return 0, 0
+		return m
 	}
 	slices.Sort(means)
-	return float64(runs) / (latencyRounds * latencyRequests), means[len(means)/2]
+	slices.Sort(captures)
+	return measured{float64(runs) / (latencyRounds * latencyRequests), means[len(means)/2], captures[len(captures)/2]}
 }
 
 // process measures the probes of a process: that on libzmq alone, then with each of those
@@ -182,8 +200,8 @@ func (l *latency) process(t *testing.T, p *target.Process) []trapsOn {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	runs, each := l.rounds(t, bpf.ProgWireSend)
-	out := []trapsOn{{process: string(p.Role), at: "zmq_msg_send", caller: "the message", traps: runs, trap: l.at(t, p), runs: runs, run: each}}
+	m := l.rounds(t, bpf.ProgWireSend, func() time.Duration { return 0 })
+	out := []trapsOn{{process: string(p.Role), at: "zmq_msg_send", caller: "the message", traps: m.runs, trap: l.at(t, p), runs: m.runs, run: m.each}}
 	in, err := python.Open(p.PID)
 	if err != nil {
 		t.Fatal(err)
@@ -241,6 +259,7 @@ func (l *latency) interpreter(t *testing.T, p *target.Process, in *python.Interp
 	if !status.Attached {
 		t.Fatalf("%s: %s", status.Callable, status.Reason)
 	}
+	watched := map[uint64]bool{}
 	count := func() map[uint64]uint64 {
 		hits, err := i.Hits()
 		if err != nil {
@@ -249,12 +268,30 @@ func (l *latency) interpreter(t *testing.T, p *target.Process, in *python.Interp
 		n := map[uint64]uint64{}
 		for _, h := range hits {
 			n[h.Code] += h.Count
+			watched[h.Code] = h.Watched
 		}
 		return n
 	}
 	was := count()
-	_, each := l.rounds(t, bpf.ProgPyHit)
+	m := l.rounds(t, bpf.ProgPyHit, func() time.Duration {
+		use, err := i.Use(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return use.Captured
+	})
 	now := count()
+	const requests = latencyRounds * latencyRequests
+	captures := 0.0 // a request
+	for code, n := range now {
+		if watched[code] {
+			captures += float64(n-was[code]) / requests
+		}
+	}
+	plain := m.each // a hit without a capture
+	if m.runs > 0 {
+		plain = max(0, plain-time.Duration(float64(m.captured)/m.runs))
+	}
 	trap := l.costs.Emulated
 	if status.Stepped {
 		trap = l.costs.Stepped
@@ -268,7 +305,11 @@ func (l *latency) interpreter(t *testing.T, p *target.Process, in *python.Interp
 		if s, _, err := i.CodeName(code); err == nil {
 			name = s
 		}
-		x := trapsOn{process: string(p.Role), at: status.Callable, caller: name, runs: float64(n) / (latencyRounds * latencyRequests), trap: trap, run: each}
+		x := trapsOn{process: string(p.Role), at: status.Callable, caller: name, runs: float64(n) / requests, trap: trap, run: plain}
+		x.beside = probe.Behind && !status.Shared || strings.HasSuffix(name, ".set_api_server_dispatch_finish_time")
+		if watched[code] {
+			x.run += time.Duration(float64(m.captured) / captures)
+		}
 		if !status.Shared {
 			x.traps = x.runs
 		}

@@ -66,7 +66,7 @@ func TestSGLangStepCost(t *testing.T) {
 	}
 	look := func() (steps, traps uint64, inBPF time.Duration) {
 		for n, s := range i.Report() {
-			use, err := objs.ProbeUse(core.PID, s.Addr)
+			use, err := i.Use(n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,9 +118,10 @@ func TestSGLangStepCost(t *testing.T) {
 		perStep := float64(traps) / float64(steps)
 		t.Logf("%2d requests: %d steps of %.1f ms, %.2f traps and %.1f us in BPF a step, %.2f us for each request", n, steps,
 			float64(took)/1e6/float64(steps), perStep, float64(inBPF)/1e3/float64(steps), float64(inBPF)/1e3/float64(n*tokens))
-		// A batch and a message; those that start together may need some batches more.
-		if perStep > 2.1 {
-			t.Errorf("%d requests: %.2f traps per step, want at most 2.1", n, perStep)
+		// A batch, a message, and a look behind it; those that start together may need some
+		// batches more.
+		if perStep > 3.1 {
+			t.Errorf("%d requests: %.2f traps per step, want at most 3.1", n, perStep)
 		}
 	}
 }
@@ -129,7 +130,7 @@ func TestSGLangStepCost(t *testing.T) {
 func pythonProbes(list []engines.Probe) []probes.PythonProbe {
 	var out []probes.PythonProbe
 	for _, p := range list {
-		spec := probes.PythonProbe{Callable: p.Callable, ZMQ: p.ZMQ}
+		spec := probes.PythonProbe{Callable: p.Callable, ZMQ: p.ZMQ, Behind: p.Behind}
 		for _, x := range p.Watches {
 			spec.Watches = append(spec.Watches, probes.Watch{Caller: x.Caller, Plans: x.Plans})
 		}

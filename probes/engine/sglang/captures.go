@@ -144,6 +144,7 @@ func (c *Captures) Capture(r *event.Record, emit func(signal.Signal)) error {
 	case planController:
 		c.controller(s, v)
 	}
+	s.close()
 	return nil
 }
 

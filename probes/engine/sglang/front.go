@@ -37,7 +37,7 @@ func NewFront(in *python.Interp) (*Front, error) {
 		// in place is that there is nothing to watch.
 		probes, err = []engine.Probe{{
 			Detail: signal.DetailStamps, Callable: plan.Func("time", "perf_counter"),
-			Watches: []engine.Watch{{Caller: plan.Func(moduleStats, "APIServerReqTimeStats.set_api_server_dispatch_time")}},
+			Watches: []engine.Watch{{Caller: plan.Func(moduleStats, "APIServerReqTimeStats.set_api_server_dispatch_finish_time")}},
 		}}, nil
 	}
 	if err != nil {

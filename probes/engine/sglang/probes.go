@@ -41,7 +41,7 @@ const (
 	planLaunch     = "launch"      // the same, at the moment of its launch
 	planOutputs    = "outputs"     // outputs are about to be sent
 	planAbort      = "abort"       // a request that is in no batch is given up
-	planDispatch   = "dispatch"    // the front end is about to hand a request over
+	planDispatch   = "dispatch"    // the front end has handed a request over
 	planFirst      = "first"       // it has the first output of one
 	planFinish     = "finish"      // it has the last one
 	planController = "dp_dispatch" // the DP controller has handed a request over
@@ -95,7 +95,7 @@ func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Pro
 			return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, name)}}
 		}))
 	}
-	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Watches: []engine.Watch{lighter(stats, func(stats []string) engine.Watch { return outputWatch(in, stats, generates) })}}}
+	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Behind: true, Watches: []engine.Watch{lighter(stats, func(stats []string) engine.Watch { return outputWatch(in, stats, generates) })}}}
 	if len(ahead) > 0 {
 		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
 	}
@@ -330,7 +330,8 @@ func FrontProbes(in *python.Interp) ([]engine.Probe, error) {
 		return nil, engine.ErrNoFront
 	}
 	api := func(method string) plan.Function { return plan.Func(moduleStats, "APIServerReqTimeStats."+method) }
-	dispatch := plan.New(planDispatch, api("set_api_server_dispatch_time"), depthStamp)
+	// The request was sent: what is read here is not on its way.
+	dispatch := plan.New(planDispatch, api("set_api_server_dispatch_finish_time"), depthStamp)
 	frontStamps(dispatch.Local("self"), stats, nameCreated, nameTokenized)
 	dispatch.Frame(plan.Func(moduleTokenizer, "TokenizerManager._send_one_request"), depthStamp).Local("tokenized_obj").AttrOf(message, "rid").Str(slotID, maxIDBytes)
 
@@ -349,7 +350,7 @@ func FrontProbes(in *python.Interp) ([]engine.Probe, error) {
 		Detail:   signal.DetailStamps,
 		Callable: plan.Func("time", "perf_counter"),
 		Watches: []engine.Watch{
-			{Caller: api("set_api_server_dispatch_time"), Plans: []*plan.Plan{dispatch}},
+			{Caller: dispatch.Function(), Plans: []*plan.Plan{dispatch}},
 			{Caller: first.Function(), Plans: []*plan.Plan{first}},
 			{Caller: api("set_finished_time"), Plans: []*plan.Plan{finish}},
 		},

@@ -68,6 +68,22 @@ type stager struct {
 	ahead  bool  // a batch is put together before the result of the one before is worked on
 	stage  signal.Stage
 	mark   signal.Mark
+
+	completed []completion // what is said last of a capture
+}
+
+// completion is that a thread was done with a request.
+type completion struct {
+	id string
+	at signal.Mono
+}
+
+// close emits what is to be said last of a capture: nothing of a request follows its end.
+func (s *stager) close() {
+	for _, x := range s.completed {
+		s.mark = signal.Mark{At: x.at, Engine: s.engine, PID: s.pid, ID: x.id, Name: signal.MarkComplete}
+		s.emit(&s.mark)
+	}
 }
 
 func (s *stager) span(id, name string, from, to signal.Mono, l *life, set func(*signal.Stage)) {
@@ -164,8 +180,7 @@ func (s *stager) stamps(id string, l *life, now moment) {
 		l.lapsed = false
 	}
 	if changed(stampCompleted) {
-		s.mark = signal.Mark{At: is[stampCompleted], Engine: s.engine, PID: s.pid, ID: id, Name: signal.MarkComplete}
-		s.emit(&s.mark)
+		s.completed = append(s.completed, completion{id, is[stampCompleted]})
 		l.done = true
 	}
 }
