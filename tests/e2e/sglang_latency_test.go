@@ -18,7 +18,6 @@ import (
 	"inferspan/probes/attach/governor"
 	"inferspan/probes/elf"
 	engines "inferspan/probes/engine"
-	"inferspan/probes/engine/sglang"
 	"inferspan/probes/python"
 	"inferspan/probes/target"
 )
@@ -206,20 +205,7 @@ func (l *latency) process(t *testing.T, p *target.Process) []trapsOn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var inside []engines.Probe
-	switch p.Role {
-	case target.RoleCore:
-		peeker, err := sglang.NewPeeker(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		inside = peeker.Probes()
-	case target.RoleAPIServer:
-		if inside, err = sglang.FrontProbes(in); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, probe := range inside {
+	for _, probe := range sglangInside(t, p, in) {
 		out = append(out, l.interpreter(t, p, in, probe)...)
 	}
 	return out

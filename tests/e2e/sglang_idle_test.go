@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"inferspan/bpf"
+	probes "inferspan/probes/attach"
+	"inferspan/probes/attach/governor"
+	engines "inferspan/probes/engine"
+	"inferspan/probes/engine/sglang"
+	"inferspan/probes/python"
+	"inferspan/probes/target"
+)
+
+// looks is a tracer whose programs can be kept from looking at anything, with their probes
+// in place.
+type looks struct {
+	*bpf.Objects
+	targets []lookTarget
+	probes  []lookProbe
+}
+
+type lookTarget struct {
+	pid   int
+	role  bpf.Role
+	ports []uint16
+}
+
+type lookProbe struct {
+	pid          int
+	addr         uint64
+	probe, flags uint32
+}
+
+func (l *looks) SetTarget(pid int, role bpf.Role, ports ...uint16) error {
+	l.targets = append(l.targets, lookTarget{pid, role, ports})
+	return l.Objects.SetTarget(pid, role, ports...)
+}
+
+func (l *looks) SetProbe(pid int, addr uint64, probe, flags uint32) error {
+	l.probes = append(l.probes, lookProbe{pid, addr, probe, flags})
+	return l.Objects.SetProbe(pid, addr, probe, flags)
+}
+
+// set has the programs look, or not.
+func (l *looks) set(t *testing.T, on bool) {
+	t.Helper()
+	for _, x := range l.targets {
+		err := l.Objects.RemoveTarget(x.pid)
+		if on {
+			err = l.Objects.SetTarget(x.pid, x.role, x.ports...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range l.probes {
+		err := l.Objects.RemoveProbe(x.pid, x.addr)
+		if on {
+			err = l.Objects.SetProbe(x.pid, x.addr, x.probe, x.flags)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSGLangIdle measures how much later the response to a request of one token is that comes
+// to an idle server, for what the probes look at: pairs of requests one after the other, of
+// which one finds the programs do nothing, in random order. The traps are there for both, and
+// their cost is put on top. It prints, since what it measures depends on the host.
+func TestSGLangIdle(t *testing.T) {
+	needSGLang(t)
+	e := startWith(t, serveSGLang, nil, "--sleep-on-idle")
+	eng, err := target.Finder{}.ByPID(t.Context(), e.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &looks{Objects: countedRuns(t)}
+	costs, err := governor.Calibrate(l.Objects, bpf.ProgPyHit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range eng.Processes {
+		p := &eng.Processes[i]
+		if taps, _ := probes.Plan(eng.Kind, p); len(taps) == 0 {
+			continue
+		}
+		a, err := probes.Attach(l, eng.Kind, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		in, err := python.Open(p.PID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside := sglangInside(t, p, in)
+		if len(inside) == 0 {
+			continue
+		}
+		x, err := probes.AttachInterpreter(l, p, in, pythonProbes(inside))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer x.Close()
+		for _, s := range x.Report() {
+			if !s.Attached {
+				t.Fatalf("%s: %s", s.Callable, s.Reason)
+			}
+		}
+	}
+	l.set(t, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	ask := func(n int) float64 {
+		t.Helper()
+		began := time.Now()
+		if _, err := completionOf(ctx, e.url+"/generate", fmt.Appendf(nil, `{"text": "request %d of many", "sampling_params": {"max_new_tokens": 1}}`, n%7)); err != nil {
+			t.Fatal(err)
+		}
+		return float64(time.Since(began)) / 1e3
+	}
+	for n := range 50 { // what compiles on first use
+		ask(n)
+	}
+	const pairs = 3000
+	order := rand.New(rand.NewPCG(1, 2))
+	traps := func() uint64 {
+		all, err := l.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[string(bpf.ProgPyHit)].Runs + all[string(bpf.ProgWireSend)].Runs
+	}
+	var later, without []float64
+	before := traps()
+	for n := range pairs {
+		first := order.IntN(2) == 0
+		var took [2]float64
+		for k := range 2 {
+			on := first == (k == 0)
+			l.set(t, on)
+			time.Sleep(5 * time.Millisecond) // what this has touched is to be in no cache
+			took[map[bool]int{true: 1}[on]] = ask(n)
+		}
+		later, without = append(later, took[1]-took[0]), append(without, took[0])
+	}
+	each := float64(traps()-before) / (2 * pairs)
+	mid := median(later)
+	var off []float64
+	for _, x := range later {
+		off = append(off, math.Abs(x-mid))
+	}
+	// Of a median, by the median distance from it (1.48 for a standard deviation, and sqrt(pi/2)).
+	spread := 1.48 * median(off) * math.Sqrt(math.Pi/2) / math.Sqrt(pairs)
+	trap := each * float64(costs.Emulated) / 1e3
+	t.Logf("%d pairs of requests: %.0f us without, later by %.1f us (standard error %.1f us), and by %.1f us of %.1f traps: %.1f us",
+		pairs, median(without), mid, spread, trap, each, mid+trap)
+	if each < 10.9 || each > 11.1 {
+		t.Errorf("%.2f traps a request, want 11", each)
+	}
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// sglangInside returns what is put into the interpreter of a process.
+func sglangInside(t *testing.T, p *target.Process, in *python.Interp) []engines.Probe {
+	t.Helper()
+	switch p.Role {
+	case target.RoleCore:
+		peeker, err := sglang.NewPeeker(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return peeker.Probes()
+	case target.RoleAPIServer:
+		list, err := sglang.FrontProbes(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	return nil
+}
