@@ -1,6 +1,7 @@
 package python
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,46 +62,85 @@ func (in *Interp) mainThread() (uint64, error) {
 	return last, nil
 }
 
+// walks is how often it is looked where frames are. In a loop that polls without a pause one
+// look in five finds them all: it takes some microseconds, in which others come and go.
+const walks = 64
+
+// frames returns the frames of a thread that stay while they are read.
 func (in *Interp) frames(ts uint64) ([]Frame, error) {
-	l := &in.layout
-	if l.ThreadCFrame >= 0 {
-		cf, err := in.u64(ts + uint64(l.ThreadCFrame))
-		if err != nil {
+	var at, last []uint64
+	stay, some, err := 0, false, error(nil)
+	for range walks {
+		if at, err = in.walk(ts); errors.Is(err, ErrGone) {
 			return nil, err
 		}
-		ts = cf
+		some = some || err != nil || len(at) > 0
+		if err != nil || len(at) == 0 {
+			continue
+		}
+		// One that has ended leads nowhere: then it is not those furthest out that are last.
+		if stay = commonEnd(at, last); stay > 0 {
+			break
+		}
+		last = at
 	}
-	addr, err := in.u64(ts + uint64(l.ThreadFrame))
-	if err != nil {
+	if !some {
+		return nil, nil // it runs no Python code
+	}
+	if stay == 0 {
+		return nil, cmp.Or(err, fmt.Errorf("frames: %w", ErrUnstable))
+	}
+	var out []Frame
+	for n, addr := range slices.Backward(at[len(at)-stay:]) {
+		f, err := in.frame(addr)
+		if err == nil {
+			out = append(out, f)
+			continue
+		}
+		if errors.Is(err, ErrType) { // a frame of C code has no code object
+			continue
+		}
+		if changed(err) && len(out) > 0 {
+			// It has ended by now, or there is more to the error.
+			if again, werr := in.walk(ts); werr != nil || commonEnd(at, again) < stay-n {
+				break
+			}
+		}
 		return nil, err
 	}
-	// First only where they are, which takes least time.
-	var at []uint64
-	for ; addr != 0; addr, err = in.u64(addr + uint64(l.FramePrevious)) {
+	slices.Reverse(out)
+	return out, nil
+}
+
+// commonEnd returns how many of the frames furthest out two walks have in common.
+func commonEnd(a, b []uint64) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	return n
+}
+
+// walk returns where the frames of a thread are, innermost first, and nothing else of them,
+// which takes least time.
+func (in *Interp) walk(ts uint64) (at []uint64, err error) {
+	l := &in.layout
+	if l.ThreadCFrame >= 0 {
+		if ts, err = in.u64(ts + uint64(l.ThreadCFrame)); err != nil {
+			return nil, err
+		}
+	}
+	addr, err := in.u64(ts + uint64(l.ThreadFrame))
+	for ; err == nil && addr != 0; addr, err = in.u64(addr + uint64(l.FramePrevious)) {
+		if len(at) > 0 && at[len(at)-1] == addr {
+			return nil, corrupt(addr, "frame before itself")
+		}
 		if len(at) == maxFrames {
 			return nil, fmt.Errorf("more than %d frames: %w", maxFrames, ErrLimit)
 		}
 		at = append(at, addr)
 	}
-	if err != nil {
-		return nil, err
-	}
-	var out []Frame
-	for _, addr := range slices.Backward(at) {
-		f, err := in.frame(addr)
-		switch {
-		case err == nil:
-			out = append(out, f)
-		case errors.Is(err, ErrType): // a frame of C code has no code object
-		case changed(err) && len(out) > 0: // those further in come and go
-			slices.Reverse(out)
-			return out, nil
-		default:
-			return nil, err
-		}
-	}
-	slices.Reverse(out)
-	return out, nil
+	return at, err
 }
 
 func (in *Interp) frame(addr uint64) (Frame, error) {
