@@ -36,16 +36,25 @@ struct {
 	__type(value, struct call);
 } calls SEC(".maps");
 
-static __always_inline void enter_call(__u32 fd, __u64 addr, __u32 vecs, __u32 dir)
+/* size is that of the buffer, 0 if it is not needed. */
+static __always_inline void enter_call(__u32 fd, __u64 addr, __u64 size, __u32 vecs, __u32 dir)
 {
 	__u64 ids = current_ids();
 	struct target *t = target_of(ids);
 	__u64 thread = bpf_get_current_pid_tgid();
 	__u64 fdkey = (ids >> 32 << 32) | fd;
 	struct call call = {.fdkey = fdkey, .addr = addr, .vecs = vecs, .dir = dir};
+	__u8 *other;
 
 	if (!t || !(t->roles & ROLE_HTTP))
 		return;
+	/* Most calls are signals between threads. A connection that took the place of what
+	 * they are sent by (dup2) is seen from its next call of another size on. */
+	if (size == SIGNAL_BYTES) {
+		other = other_of(t, fdkey);
+		if (other && *other)
+			return;
+	}
 	if (!conn_of(t, fdkey, false))
 		return;
 	call.ts = bpf_ktime_get_ns();
@@ -65,7 +74,7 @@ static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 		return;
 	}
 	if (m.iovlen)
-		enter_call(fd, m.iov, m.iovlen > 0xffffffff ? 0xffffffff : m.iovlen, dir);
+		enter_call(fd, m.iov, 0, m.iovlen > 0xffffffff ? 0xffffffff : m.iovlen, dir);
 }
 
 static __always_inline void exit_call(long ret)
@@ -165,13 +174,13 @@ static __always_inline void exit_accept(long fd)
 /* read(fd, buf, count), write(fd, buf, count) */
 SYS_ENTER(read)
 {
-	enter_call(ctx->args[0], ctx->args[1], 0, HTTP_READ);
+	enter_call(ctx->args[0], ctx->args[1], ctx->args[2], 0, HTTP_READ);
 	return 0;
 }
 
 SYS_ENTER(write)
 {
-	enter_call(ctx->args[0], ctx->args[1], 0, HTTP_WRITE);
+	enter_call(ctx->args[0], ctx->args[1], ctx->args[2], 0, HTTP_WRITE);
 	return 0;
 }
 
@@ -179,14 +188,14 @@ SYS_ENTER(write)
 SYS_ENTER(readv)
 {
 	if (ctx->args[2])
-		enter_call(ctx->args[0], ctx->args[1], ctx->args[2], HTTP_READ);
+		enter_call(ctx->args[0], ctx->args[1], 0, ctx->args[2], HTTP_READ);
 	return 0;
 }
 
 SYS_ENTER(writev)
 {
 	if (ctx->args[2])
-		enter_call(ctx->args[0], ctx->args[1], ctx->args[2], HTTP_WRITE);
+		enter_call(ctx->args[0], ctx->args[1], 0, ctx->args[2], HTTP_WRITE);
 	return 0;
 }
 
@@ -195,13 +204,13 @@ SYS_ENTER(writev)
 SYS_ENTER(recvfrom)
 {
 	if (!(ctx->args[3] & MSG_PEEK))
-		enter_call(ctx->args[0], ctx->args[1], 0, HTTP_READ);
+		enter_call(ctx->args[0], ctx->args[1], 0, 0, HTTP_READ);
 	return 0;
 }
 
 SYS_ENTER(sendto)
 {
-	enter_call(ctx->args[0], ctx->args[1], 0, HTTP_WRITE);
+	enter_call(ctx->args[0], ctx->args[1], 0, 0, HTTP_WRITE);
 	return 0;
 }
 
@@ -247,9 +256,13 @@ SYS_ENTER(close)
 	struct target *t = target_of(ids);
 	__u64 fdkey = (ids >> 32 << 32) | (__u32)ctx->args[0];
 	struct conn *c;
+	__u8 *other;
 
 	if (!t || !(t->roles & ROLE_HTTP))
 		return 0;
+	other = other_of(t, fdkey);
+	if (other)
+		*other = 0;
 	c = bpf_map_lookup_elem(&conns, &fdkey);
 	if (!c)
 		return 0;

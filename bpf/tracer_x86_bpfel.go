@@ -428,6 +428,7 @@ type tracerTarget struct {
 	Roles  uint32
 	Nports uint32
 	Ports  [32]uint16
+	Other  [256]uint8
 }
 
 // Names of all BPF objects in the ELF.

@@ -136,9 +136,18 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 	c->state = CONN_OURS;
 }
 
-/* The connection behind a descriptor, classified at first sight; null if ignored. */
-static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey, bool accepted)
+/* Where it is kept that a descriptor is no traced connection; null if it is not. */
+static __always_inline __u8 *other_of(struct target *t, __u64 fdkey)
 {
+	__u64 fd = (__u32)fdkey;
+
+	return fd < OTHER_FDS ? &t->other[clamp_to(fd, OTHER_FDS - 1)] : 0;
+}
+
+/* The connection behind a descriptor, classified at first sight; null if ignored. */
+static __always_inline struct conn *conn_of(struct target *t, __u64 fdkey, bool accepted)
+{
+	__u8 *other = other_of(t, fdkey);
 	struct file *file = file_of(fdkey);
 	struct conn *c = bpf_map_lookup_elem(&conns, &fdkey);
 	struct conn fresh = {};
@@ -155,5 +164,7 @@ static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey,
 		bpf_map_delete_elem(&tails, &fdkey);
 		c = bpf_map_lookup_elem(&conns, &fdkey);
 	}
+	if (other)
+		*other = c && c->state == CONN_OTHER;
 	return c && c->state == CONN_OURS ? c : 0;
 }

@@ -34,5 +34,10 @@
 /* Ports on which one API server may listen: one for HTTP, the others for ZeroMQ
  * over TCP and for what was loaded beside it. */
 #define PORTS_MAX 32
+/* Descriptors of an API server of which it is kept with the process that they are no
+ * connection: those of the signals between its own threads, which it opens first. */
+#define OTHER_FDS 256
+/* Bytes of such a signal, an eventfd's counter. */
+#define SIGNAL_BYTES 8
 /* Depth of nested PID namespaces; the kernel allows 32, container stacks use 2-3. */
 #define PIDNS_WALK 8

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -395,6 +396,32 @@ func TestSystemCalls(t *testing.T) {
 		}
 	}
 	noLosses(t, o)
+}
+
+// TestSignals checks connections that move as few bytes at a time as signals between threads
+// do, and have descriptors of such signals: closed before, or replaced.
+func TestSignals(t *testing.T) {
+	for _, was := range []string{"reused", "replaced"} {
+		s := startServer(t, "rawserver", "::1", "read", "eights", was)
+		o := s.watch(bpf.Options{})
+		for range 3 {
+			c := s.dial()
+			for range 2 {
+				c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+				if got := c.answer(); got != "ok" {
+					t.Fatalf("%s: answer %q", was, got)
+				}
+			}
+			c.Close()
+			settle()
+			rs := ofClient(records(t, o, 4), c)
+			// The descriptor as which it was accepted had no bytes before it was another one.
+			rs = slices.DeleteFunc(rs, func(r event.Record) bool { return r.HTTP.Conn != rs[len(rs)-1].HTTP.Conn })
+			assemble(t, rs, event.HTTPRead).whole(t, was+": requests", c.sent.Bytes())
+			assemble(t, rs, event.HTTPWrite).agrees(t, was+": responses", c.received.Bytes())
+		}
+		noLosses(t, o)
+	}
 }
 
 // TestOtherProtocol checks that an accepted connection that carries no HTTP is left alone.

@@ -104,10 +104,47 @@ var (
 
 const rawAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
+// eights writes eight bytes at a time, as signals between threads are.
+func eights(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b[:min(8, len(b))])
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// signalled gives and takes signals on a descriptor with the number of the next one that is
+// opened, and leaves it there if it is to be replaced.
+func signalled(replaced bool) (fd int) {
+	fd, err := unix.Eventfd(0, 0)
+	die(err)
+	for range 3 {
+		die(eights(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}))
+		_, err = unix.Read(fd, make([]byte, 8))
+		die(err)
+	}
+	if !replaced {
+		die(unix.Close(fd))
+	}
+	return fd
+}
+
 // rawServer is a helper: a server that reads and writes by the system calls that
-// its arguments name (READ WRITE), one connection at a time, one request a read.
+// its arguments name (READ WRITE), one connection at a time, one request a read. With a
+// third argument the descriptor of a connection was one of signals before: "reused" or
+// "replaced".
 func rawServer() {
 	read, write := rawReads[os.Args[1]], rawWrites[os.Args[2]]
+	if os.Args[2] == "eights" {
+		write = eights
+	}
+	was := ""
+	if len(os.Args) > 3 {
+		was = os.Args[3]
+	}
 	l, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0)
 	die(err)
 	die(unix.Bind(l, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}))
@@ -116,8 +153,19 @@ func rawServer() {
 	die(err)
 	fmt.Printf("ready %d\n", name.(*unix.SockaddrInet6).Port)
 	for {
+		place := -1
+		if was != "" {
+			place = signalled(was == "replaced")
+		}
 		fd, _, err := unix.Accept(l)
 		die(err)
+		if was == "replaced" {
+			die(unix.Dup3(fd, place, 0))
+			die(unix.Close(fd))
+			fd = place
+		} else if was == "reused" && fd != place {
+			die(fmt.Errorf("descriptor %d, want %d", fd, place))
+		}
 		b := make([]byte, 64<<10)
 		for {
 			n, err := read(fd, b)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -52,11 +53,11 @@ func (l *looks) SetProbe(pid int, addr uint64, probe, flags uint32) error {
 func (l *looks) set(t *testing.T, on bool) {
 	t.Helper()
 	for _, x := range l.targets {
-		err := l.Objects.RemoveTarget(x.pid)
+		role := bpf.Role(0) // what is known of its connections stays
 		if on {
-			err = l.Objects.SetTarget(x.pid, x.role, x.ports...)
+			role = x.role
 		}
-		if err != nil {
+		if err := l.Objects.SetTarget(x.pid, role, x.ports...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +78,7 @@ func (l *looks) set(t *testing.T, on bool) {
 // their cost is put on top. It prints, since what it measures depends on the host.
 func TestSGLangIdle(t *testing.T) {
 	needSGLang(t)
-	e := startWith(t, serveSGLang, nil, "--sleep-on-idle")
+	e := startWith(t, serveSGLang, nil)
 	eng, err := target.Finder{}.ByPID(t.Context(), e.pid)
 	if err != nil {
 		t.Fatal(err)
@@ -130,29 +131,45 @@ func TestSGLangIdle(t *testing.T) {
 	for n := range 50 { // what compiles on first use
 		ask(n)
 	}
-	const pairs = 3000
+	const pairs = 1500
 	order := rand.New(rand.NewPCG(1, 2))
-	traps := func() uint64 {
+	stats := func() map[string]bpf.ProgramStats {
 		all, err := l.Stats()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return all[string(bpf.ProgPyHit)].Runs + all[string(bpf.ProgWireSend)].Runs
+		return all
 	}
 	var later, without []float64
-	before := traps()
+	spent := map[string]*inProgram{}
 	for n := range pairs {
 		first := order.IntN(2) == 0
 		var took [2]float64
 		for k := range 2 {
 			on := first == (k == 0)
 			l.set(t, on)
+			before := stats()
 			time.Sleep(5 * time.Millisecond) // what this has touched is to be in no cache
-			took[map[bool]int{true: 1}[on]] = ask(n)
+			i := map[bool]int{true: 1}[on]
+			took[i] = ask(n)
+			for name, x := range stats() {
+				s := spent[name]
+				if s == nil {
+					s = &inProgram{}
+					spent[name] = s
+				}
+				s.runs[i] += float64(x.Runs-before[name].Runs) / pairs
+				s.time[i] += float64(x.Runtime-before[name].Runtime) / 1e3 / pairs
+			}
 		}
 		later, without = append(later, took[1]-took[0]), append(without, took[0])
 	}
-	each := float64(traps()-before) / (2 * pairs)
+	for _, name := range slices.Sorted(maps.Keys(spent)) {
+		if s := spent[name]; s.runs[0]+s.runs[1] > 0.5 {
+			t.Logf("%-22s %6.2f runs, %6.1f us a request; %6.2f runs, %6.1f us without", name, s.runs[1], s.time[1], s.runs[0], s.time[0])
+		}
+	}
+	each := (spent[string(bpf.ProgPyHit)].runs[1] + spent[string(bpf.ProgWireSend)].runs[1])
 	mid := median(later)
 	var off []float64
 	for _, x := range later {
@@ -167,6 +184,10 @@ func TestSGLangIdle(t *testing.T) {
 		t.Errorf("%.2f traps a request, want 11", each)
 	}
 }
+
+// inProgram is how often a program ran for a request, and for how long in all, us: when it
+// had nothing to look at, and when it had.
+type inProgram struct{ runs, time [2]float64 }
 
 func median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
