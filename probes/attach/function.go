@@ -68,44 +68,44 @@ func (i *Interpreter) findZMQ(symbol string, maps []procfs.Mapping) (*function, 
 	return nil, fmt.Errorf("%s is not mapped where it has %s", lib.Path, symbol)
 }
 
-// points returns the offsets in a file at which to probe the function at an offset:
-// near its entry, with whether the kernel executes the instruction there and traps
-// again, and its returns if these are asked for. The error says why there are none of
-// these.
-func points(f *os.File, off uint64, returns bool) (entry uint64, stepped bool, exits []uint64, err error) {
+// points is where a function is probed, by offsets in its file.
+type points struct {
+	entries []uint64 // a call comes by one of them, of which there mostly is one
+	stepped bool     // the kernel executes the instructions there and traps again
+	returns []uint64
+}
+
+// points finds where to probe the function at an offset in a file: near its entry or, where
+// another probe is at that, there or behind its work, and at its returns if these are asked
+// for. The error says why there are none of these.
+func (spec *PythonProbe) points(f *os.File, off uint64) (at points, err error) {
+	at = points{entries: []uint64{off}, stepped: true}
 	e, err := elf.New(f)
 	if err != nil {
-		return off, true, nil, err
+		return at, err
 	}
 	fn, err := e.FuncAt(off)
 	if err != nil {
-		return off, true, nil, err
+		return at, err
 	}
 	entry, emulated := e.Emulated(fn)
-	if !returns {
-		return entry, !emulated, nil, nil
+	at.stepped = !emulated
+	if spec.ZMQ == "" {
+		at.entries = []uint64{entry}
+	} else if spec.Behind {
+		if behind, ok := e.Behind(fn); ok {
+			at.entries, at.stepped = behind, false
+		}
+	}
+	if !spec.Returns && !spec.Timed {
+		return at, nil
 	}
 	x, err := e.Exits(fn)
 	if err == nil && !x.Complete() {
 		err = fmt.Errorf("the ends of the function are unclear: %d returns, %d jumps out of it, %d computed jumps", len(x.Returns), x.Outside, x.Indirect)
 	}
-	if err != nil {
-		return entry, !emulated, nil, err
+	if err == nil {
+		at.returns = x.Returns
 	}
-	return entry, !emulated, x.Returns, nil
-}
-
-// behind returns the offsets in a file at which the function at an offset has done its work,
-// none if a probe there would not be cheap, or that cannot be told.
-func behind(f *os.File, off uint64) []uint64 {
-	e, err := elf.New(f)
-	if err != nil {
-		return nil
-	}
-	fn, err := e.FuncAt(off)
-	if err != nil {
-		return nil
-	}
-	at, _ := e.Behind(fn)
-	return at
+	return at, err
 }

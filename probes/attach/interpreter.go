@@ -161,16 +161,9 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 			return fmt.Errorf("%s is the C function of %s, which has a probe", p.spec, other.status.Callable)
 		}
 	}
-	entry, stepped, returns, err := points(c.file, c.off, p.spec.Returns || p.spec.Timed)
-	entries := []uint64{entry}
-	if p.spec.ZMQ != "" {
-		entries = []uint64{c.off} // where the other probe is
-		if at := behind(c.file, c.off); p.spec.Behind && len(at) > 0 {
-			entries, stepped = at, false
-		}
-	}
-	p.status.Addr, p.status.Stepped, p.status.Shared = c.addr, stepped, p.spec.ZMQ != "" && entries[0] == c.off
-	p.status.Returns, p.status.ReturnReason = len(returns), ""
+	where, err := p.spec.points(c.file, c.off)
+	p.status.Addr, p.status.Stepped, p.status.Shared = c.addr, where.stepped, p.spec.ZMQ != "" && where.entries[0] == c.off
+	p.status.Returns, p.status.ReturnReason = len(where.returns), ""
 	if err != nil {
 		p.status.ReturnReason = err.Error()
 		if p.spec.Timed {
@@ -178,19 +171,19 @@ func (i *Interpreter) attach(p *pythonProbe, maps []procfs.Mapping) error {
 		}
 	}
 	if p.spec.Timed && p.status.Overhead == 0 {
-		if p.status.Overhead, err = timingOverhead(i.tracer, stepped); err != nil {
+		if p.status.Overhead, err = timingOverhead(i.tracer, where.stepped); err != nil {
 			return err
 		}
 	}
 	// Returns first, so that each call that is seen to begin is seen to end.
-	p.backs = len(returns)
-	for _, at := range append(returns, entries...) {
+	p.backs = len(where.returns)
+	for n, at := range append(where.returns, where.entries...) {
 		var flags uint32
 		name := bpf.ProgPyHit
 		if p.spec.ZMQ != "" {
 			flags = bpf.ProbeUnlocked
 		}
-		if slices.Contains(returns, at) {
+		if n < p.backs {
 			flags |= event.CaptureReturn
 		} else if p.spec.Timed {
 			name = bpf.ProgPyEntry
