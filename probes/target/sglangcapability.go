@@ -166,7 +166,7 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 		if c.unstamped != nil {
 			return Exact, "marked partial, with the stages that this version keeps no times of"
 		}
-		if why := c.lesser[allStages]; why != "" {
+		if why := c.lesser[SGLangStages]; why != "" {
 			return Derived, "begins and ends with what is seen of the request: " + why
 		}
 		if c.silent {
@@ -181,8 +181,8 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 
 func stageID(name string) string { return "sglang.stage." + name }
 
-// allStages stands for all stages of the scheduler where less is looked at.
-const allStages = "stages"
+// SGLangStages stands for all stages of the scheduler where less is looked at.
+const SGLangStages = "stages"
 
 // stage is the state of a stage of the scheduler.
 func (c *sglangRules) stage(name string) (CapabilityState, string) {
@@ -201,9 +201,9 @@ func (c *sglangRules) stage(name string) (CapabilityState, string) {
 	if st != Exact {
 		return st, why
 	}
-	if why := cmp.Or(c.lesser[allStages], c.lesser[name]); why != "" {
+	if why := cmp.Or(c.lesser[SGLangStages], c.lesser[name]); why != "" {
 		// When decoding began outputs show, of some requests.
-		if c.lesser[allStages] == "" && name != "decode_loop" {
+		if c.lesser[SGLangStages] == "" && name != "decode_loop" {
 			return Derived, "where outputs show the end of the prefill: " + why
 		}
 		return Unavailable, why
@@ -317,7 +317,7 @@ func (c *sglangRules) event(s *semconv.Span, ev *semconv.Event) (CapabilityState
 		return st, why
 	}
 	if ev.ID != semconv.EventIDSGLangEventSchedule {
-		if why := c.lesser[allStages]; why != "" {
+		if why := c.lesser[SGLangStages]; why != "" {
 			return Unavailable, why
 		}
 		return Exact, ""

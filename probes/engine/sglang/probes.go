@@ -120,13 +120,10 @@ func lighter(stats []string, watch func(stats []string) engine.Watch) engine.Wat
 	rounds := slices.DeleteFunc(slices.Clone(stats), func(name string) bool { return name == stampNames[stampDecoded] })
 	w.Lighter = []engine.Lighter{
 		{Plans: watch(rounds).Plans, Lacks: []string{stageDecodeWait, stageDecode, stageLoop}},
-		{Plans: watch(nil).Plans, Lacks: []string{lacksStages}},
+		{Plans: watch(nil).Plans, Lacks: []string{target.SGLangStages}},
 	}
 	return w
 }
-
-// lacksStages stands for all stages in a scheduler.
-const lacksStages = "stages"
 
 // handing leaves out the stamps that no request has in the server that runs a loop: those
 // of sharing the work with another, or of the other's part.
