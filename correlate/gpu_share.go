@@ -146,52 +146,6 @@ func (e *engine) launchesSeen() bool {
 	return d == nil || !strings.HasSuffix(d.source, signal.SourceRuntime)
 }
 
-// stepShare is a step that is to be shared out.
-type stepShare struct {
-	step   signal.Step // its times, without what is in it
-	came   signal.Mono
-	parts  []gpuPart
-	known  bool // the tokens of all parts
-	tokens int64
-	late   bool // it waits for its turn
-}
-
-// shareStep shares a step out to its requests, or puts it in line. It comes after what the
-// step says of them.
-func (c *Correlator) shareStep(co *core, s *signal.Step) {
-	e := co.eng
-	if e.gpuHost(co.PID) == nil && !e.hasWorkerHosts(co.PID) {
-		return // no work is seen
-	}
-	x := stepShare{step: *s, came: c.now, known: !s.Partial, parts: make([]gpuPart, 0, len(s.Requests)), late: co.mustWait(s)}
-	x.step.Requests, x.step.Preempted, x.step.Finished = nil, nil, nil
-	ended := cmp.Or(max(s.Update, 0), s.Schedule, s.Dispatch) // as requestStep has it
-	for i := range s.Requests {
-		q := &s.Requests[i]
-		n := q.Tokens
-		x.known = x.known && n >= 0 && n < mostTokens
-		x.tokens += max(n, 0)
-		kind, _ := kindOf(q.Phase)
-		p := gpuPart{kind: kind, tokens: n}
-		if r := co.find(string(q.ID)); r != nil && (!r.done || ended <= r.endAt) {
-			if r.gpu == nil {
-				r.gpu = &gpuTime{}
-			}
-			p.of = r.gpu
-			p.of.steps++
-			if x.late {
-				p.of.late++
-			}
-		}
-		x.parts = append(x.parts, p)
-	}
-	if x.late {
-		co.unshared = append(co.unshared, x)
-		return
-	}
-	e.share(&x, "")
-}
-
 // share shares a step out; its pass is not known for the reason untold, if that is not "".
 func (e *engine) share(x *stepShare, untold string) {
 	var from, to signal.Mono
