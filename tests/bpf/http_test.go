@@ -369,6 +369,21 @@ func TestVectorSkipped(t *testing.T) {
 	}
 }
 
+// askTwice sends two requests to a raw server, by a connection that is closed then.
+func (s *server) askTwice(name string) *client {
+	s.t.Helper()
+	c := s.dial()
+	for range 2 {
+		c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		if got := c.answer(); got != "ok" {
+			s.t.Fatalf("%s: answer %q", name, got)
+		}
+	}
+	c.Close()
+	settle()
+	return c
+}
+
 // TestSystemCalls checks each way to read with each way to write, over IPv6.
 func TestSystemCalls(t *testing.T) {
 	needRoot(t)
@@ -378,15 +393,7 @@ func TestSystemCalls(t *testing.T) {
 			name := read + " and " + write
 			s := startServer(t, "rawserver", "::1", read, write)
 			attachTo(t, o, s.process())
-			c := s.dial()
-			for range 2 {
-				c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-				if got := c.answer(); got != "ok" {
-					t.Fatalf("%s: answer %q", name, got)
-				}
-			}
-			c.Close()
-			settle()
+			c := s.askTwice(name)
 			rs := ofClient(records(t, o, 5), c)
 			assemble(t, rs, event.HTTPRead).whole(t, name+": requests", c.sent.Bytes())
 			assemble(t, rs, event.HTTPWrite).whole(t, name+": responses", c.received.Bytes())
@@ -405,15 +412,7 @@ func TestSignals(t *testing.T) {
 		s := startServer(t, "rawserver", "::1", "read", "eights", was)
 		o := s.watch(bpf.Options{})
 		for range 3 {
-			c := s.dial()
-			for range 2 {
-				c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-				if got := c.answer(); got != "ok" {
-					t.Fatalf("%s: answer %q", was, got)
-				}
-			}
-			c.Close()
-			settle()
+			c := s.askTwice(was)
 			rs := ofClient(records(t, o, 4), c)
 			// The descriptor as which it was accepted had no bytes before it was another one.
 			rs = slices.DeleteFunc(rs, func(r event.Record) bool { return r.HTTP.Conn != rs[len(rs)-1].HTTP.Conn })

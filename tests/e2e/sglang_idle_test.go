@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -189,7 +190,7 @@ func TestSGLangIdle(t *testing.T) {
 // had nothing to look at, and when it had.
 type inProgram struct{ runs, time [2]float64 }
 
-func median(v []float64) float64 {
+func median[T cmp.Ordered](v []T) T {
 	v = slices.Sorted(slices.Values(v))
 	return v[len(v)/2]
 }

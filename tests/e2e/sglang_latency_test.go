@@ -185,9 +185,7 @@ func (l *latency) rounds(t *testing.T, program bpf.Program, captured func() time
 	if len(means) == 0 {
 		return m
 	}
-	slices.Sort(means)
-	slices.Sort(captures)
-	return measured{float64(runs) / (latencyRounds * latencyRequests), means[len(means)/2], captures[len(captures)/2]}
+	return measured{float64(runs) / (latencyRounds * latencyRequests), median(means), median(captures)}
 }
 
 // process measures the probes of a process: that on libzmq alone, then with each of those

@@ -13,7 +13,6 @@ import (
 	"inferspan/bpf"
 	probes "inferspan/probes/attach"
 	engines "inferspan/probes/engine"
-	"inferspan/probes/engine/sglang"
 	"inferspan/probes/python"
 	"inferspan/probes/target"
 )
@@ -43,11 +42,7 @@ func TestSGLangStepCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peeker, err := sglang.NewPeeker(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	i, err := probes.AttachInterpreter(objs, core, in, pythonProbes(peeker.Probes()))
+	i, err := probes.AttachInterpreter(objs, core, in, pythonProbes(sglangInside(t, core, in)))
 	if err != nil {
 		t.Fatal(err)
 	}
