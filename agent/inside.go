@@ -95,6 +95,7 @@ type inside struct {
 	trap    trap
 	closers closers
 	first   arrivals
+	awaited []*event.Record // of cores that are going to be looked into, not handed over yet
 	late    []*event.Record // states of cores from after the kernel's records
 	workers atomic.Bool     // there are processes that work for the cores
 
@@ -126,6 +127,9 @@ func (p *inside) join(e *target.Engine, q *target.Process, tap process) {
 	var look func()
 	switch {
 	case q.Role == target.RoleCore:
+		if r, err := note.Put(note.KindLook, uint32(q.PID), bpf.Monotonic(), note.Look{}); err == nil {
+			p.awaited = append(p.awaited, r)
+		}
 		look = func() { p.core(p.ctx, q, core) }
 	case front != nil:
 		look = func() { p.front(p.ctx, q, tap, front) }
@@ -150,6 +154,11 @@ func (p *inside) end() {
 // waits until they have come that far. A core that is idle now need not have been so where
 // the records are.
 func (p *inside) take(put func(*event.Record) error, seen uint64) error {
+	for ; len(p.awaited) > 0; p.awaited = p.awaited[1:] {
+		if err := put(p.awaited[0]); err != nil {
+			return err
+		}
+	}
 	for len(p.late) > 0 && p.late[0].Time <= seen {
 		if err := put(p.late[0]); err != nil {
 			return err

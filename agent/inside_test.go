@@ -35,3 +35,21 @@ func TestStatesInOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestAwaited: that a core is going to be looked into is told before anything of the kernel.
+func TestAwaited(t *testing.T) {
+	look, err := note.Put(note.KindLook, 7, 100, note.Look{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &inside{notes: make(chan *event.Record, maxNotes), awaited: []*event.Record{look}}
+	for _, want := range []int{1, 0} {
+		n := 0
+		if err := p.take(func(*event.Record) error { n++; return nil }, 50); err != nil {
+			t.Fatal(err)
+		}
+		if n != want {
+			t.Errorf("%d notes, want %d", n, want)
+		}
+	}
+}

@@ -240,6 +240,9 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	case *signal.KVTransfer:
 		c.tick(s.End)
 		c.kvTransfer(s)
+	case *signal.CoreAwaited:
+		c.tick(s.At)
+		c.engine(s.Engine).await(s.PID, true)
 	case *signal.ProbeChange:
 		c.tick(s.At)
 		c.probeChange(s)

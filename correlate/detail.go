@@ -65,6 +65,9 @@ func (c *Correlator) probeChange(s *signal.ProbeChange) {
 			d.inactive[s.PID] = s.Reason
 		}
 	}
+	if s.Probe == signal.DetailPeeks {
+		e.await(s.PID, s.Active)
+	}
 	c.lighter(d, s)
 	// What is missing in one process is missing in values of the engine.
 	active := len(d.inactive) == 0
@@ -203,11 +206,25 @@ func (e *engine) halfSeen(name string, pid uint32) string {
 	return strings.TrimSuffix("not all probes are in: "+why, ": ")
 }
 
-// attaching: the core has been looked at, and has not got its probes yet, which it gets next.
+// await: a process is looked into or will be, or it cannot be.
+func (e *engine) await(pid uint32, can bool) {
+	switch {
+	case !can:
+		delete(e.lookedAt, pid)
+	case e.lookedAt == nil:
+		e.lookedAt = map[uint32]bool{pid: true}
+	case len(e.lookedAt) < maxAwaited:
+		e.lookedAt[pid] = true
+	}
+}
+
+// maxAwaited bounds the processes with a core that are told apart.
+const maxAwaited = 1024
+
+// attaching: the core has not got its probes yet, which it gets next.
 func (co *core) attaching() bool {
-	e := co.eng
-	peeks, steps := e.detail(signal.DetailPeeks), e.detail(signal.DetailSteps)
-	return peeks != nil && peeks.first[co.PID] != 0 && (steps == nil || !steps.known(co.PID))
+	steps := co.eng.detail(signal.DetailSteps)
+	return co.eng.lookedAt[co.PID] && (steps == nil || !steps.known(co.PID))
 }
 
 // known: something was said of d in a process.

@@ -37,8 +37,9 @@ type engine struct {
 	lora        signal.Opt[bool]  // requests may ask for adapters
 	bare        int               // messages with outputs and without statistics, while none had any
 	details     []detail
-	tokenizings []tokenizing // calls of the tokenizer, in order
-	untokenized []*request   // those that have not looked for theirs, in order
+	lookedAt    map[uint32]bool // processes that are looked into, or will be
+	tokenizings []tokenizing    // calls of the tokenizer, in order
+	untokenized []*request      // those that have not looked for theirs, in order
 	tokenCosts  []tokenCost
 	gpuHosts    []*gpuHost // processes that have their GPU work seen
 	kernels     gpuKernels

@@ -53,6 +53,15 @@ func TestOverBeforeProbes(t *testing.T) {
 		{"never a look, as in recordings of before", func() *script {
 			return newScript().step(110, out("a", 1, started(51, 105))).step(115, out("a", 1, finished(signal.FinishStop, "stop")))
 		}, OutcomeCompleted, "arrival", nil, nil},
+		{"over before the first look", func() *script {
+			return newScript().put(&signal.CoreAwaited{At: at(90), Engine: 1, PID: corePID}).step(110, out("a", 1, started(51, 105))).step(115, out("a", 1, finished(signal.FinishStop, "stop"))).
+				put(&signal.Clock{At: at(116), Wall: wallT(116)}).put(change(120, signal.DetailPeeks, true)).put(change(130, signal.DetailSteps, true))
+		}, OutcomeCompleted, "arrival", map[string]string{"inferspan.steps.count": early,
+			"gen_ai.latency.time_in_tokenize": early, "gen_ai.latency.time_in_detokenize": early}, []string{"gen_ai.latency.time_in_queue"}},
+		{"cannot be looked at", func() *script {
+			return newScript().put(&signal.CoreAwaited{At: at(90), Engine: 1, PID: corePID}).put(change(95, signal.DetailPeeks, false)).
+				step(110, out("a", 1, started(51, 105))).step(115, out("a", 1, finished(signal.FinishStop, "stop")))
+		}, OutcomeCompleted, "arrival", nil, nil},
 		{"its probes cannot be put in", func() *script {
 			return newScript().put(change(90, signal.DetailPeeks, true)).put(change(95, signal.DetailSteps, false)).peek(100, "a", 0).
 				step(110, out("a", 1, started(51, 105))).step(115, out("a", 1, finished(signal.FinishStop, "stop")))

@@ -90,6 +90,14 @@ type EngineState struct {
 	AcceptLength Opt[float64] // tokens per check of drafts
 }
 
+// CoreAwaited: a process is going to be looked into for the state of its engine core, and
+// to get probes if it has one.
+type CoreAwaited struct {
+	At     Mono
+	Engine EngineID
+	PID    uint32
+}
+
 // ProbeChange: probes that gave a kind of detail were put in, taken out, or could
 // not be put in.
 type ProbeChange struct {
@@ -112,4 +120,5 @@ type ProbeChange struct {
 func (*EngineConfig) isSignal()  {}
 func (*RequestPeeked) isSignal() {}
 func (*EngineState) isSignal()   {}
+func (*CoreAwaited) isSignal()   {}
 func (*ProbeChange) isSignal()   {}

@@ -192,7 +192,11 @@ func (d *Decoder) note(r *event.Record, emit func(signal.Signal)) {
 		}
 		return
 	}
-	if note.Kind(r.Note) == note.KindProbe {
+	switch note.Kind(r.Note) {
+	case note.KindLook:
+		emit(&signal.CoreAwaited{At: signal.Mono(r.Time), Engine: e.id, PID: r.PID})
+		return
+	case note.KindProbe:
 		p, err := note.Get[note.Probe](r)
 		if err != nil {
 			d.badNotes++

@@ -25,6 +25,7 @@ const (
 	KindState    Kind = 3 // State
 	KindProbe    Kind = 4 // Probe
 	KindCost     Kind = 5 // Cost
+	KindLook     Kind = 6 // Look
 )
 
 // Config is what an engine core was configured with. Fields that are nil could
@@ -153,6 +154,10 @@ type Probe struct {
 	// Overhead is what measuring adds to each duration in captures, ns.
 	Overhead int64 `json:"overhead,omitempty"`
 }
+
+// Look says that an engine core is going to be looked into: what is not known of requests
+// that end until then was not seen yet.
+type Look struct{}
 
 // Cost is what the calls of a function took that is too busy to be looked at always:
 // the latest of those that were timed.
