@@ -113,7 +113,7 @@ func (c *Correlator) entrySpan(x *exchange, views []view) trace.Span {
 			finish = all
 			derived.add(semconv.AttrGenAIResponseFinishReasons)
 		}
-	} else if int64(len(finish)) < x.eng.rules.choices(x, views) {
+	} else if n := x.eng.rules.choices(x, views); n.OK && int64(len(finish)) < n.V || !n.OK && x.streamed {
 		finish = nil
 	}
 	a.list(semconv.AttrGenAIResponseFinishReasons, finish)
@@ -251,7 +251,8 @@ func (x *exchange) verdict(views []view) (outcome string, code trace.Code, msg, 
 
 // whole: views are all requests that x led to.
 func (x *exchange) whole(views []view) bool {
-	return int64(len(views)) >= x.eng.rules.choices(x, views)
+	n := x.eng.rules.choices(x, views)
+	return n.OK && int64(len(views)) >= n.V
 }
 
 // finishOf gives the finish reasons of the engine's requests, nil unless all have one.
@@ -277,7 +278,7 @@ func (x *exchange) usage(views []view, derived *marks) (in, out signal.Opt[int64
 		return in, out
 	}
 	whole := x.whole(views)
-	if !in.OK && (whole || x.body.Inputs <= 1) {
+	if !in.OK && (whole || x.op.name == operationChat || x.body.Inputs == 1 && !x.body.MoreInputs) {
 		// Candidates of one prompt share its id, and count it once.
 		seen := map[string]bool{}
 		in.OK = true

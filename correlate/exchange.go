@@ -17,6 +17,9 @@ type operation struct {
 	ownID    bool   // no: it is the engine's own
 }
 
+// operationChat is the name of conversations, of which a request has one.
+const operationChat = "chat"
+
 // exchange is an HTTP request that gives an entry span.
 type exchange struct {
 	key         signal.Exchange

@@ -43,8 +43,8 @@ type rules interface {
 	entryIDs(a *attrs, x *exchange, stream signal.Opt[bool])
 	entryRest(c *Correlator, a *attrs, x *exchange, views []view, stream signal.Opt[bool], derived *marks)
 	// choices is how many responses x asks for, by what is known of it and of the requests
-	// that it led to.
-	choices(x *exchange, views []view) int64
+	// that it led to; nothing if that is not known.
+	choices(x *exchange, views []view) signal.Opt[int64]
 	// usageMetric is the id of the metric of the tokens used. By usageOfEntries API
 	// requests count in it when they are exported, with what their responses say; else
 	// countFinished adds them.
@@ -82,4 +82,6 @@ func (vllmRules) usageMetric() string              { return usageMetricVLLM }
 func (vllmRules) usageOfEntries() bool             { return true }
 
 // choices have an id in common, so that views are all of them.
-func (vllmRules) choices(_ *exchange, views []view) int64 { return int64(len(views)) }
+func (vllmRules) choices(_ *exchange, views []view) signal.Opt[int64] {
+	return signal.Some(int64(len(views)))
+}

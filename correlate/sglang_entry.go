@@ -27,13 +27,16 @@ func (*sglangRules) operation(path string) *operation { return sglangOperations[
 
 // choices, and prompts sent at once, are requests of their own, of which the response
 // names one.
-func (*sglangRules) choices(x *exchange, views []view) int64 {
+func (*sglangRules) choices(x *exchange, views []view) signal.Opt[int64] {
 	const most = 1 << 30 // more than a server takes
+	if x.op.name != operationChat && (x.body.Inputs == 0 || x.body.MoreInputs) {
+		return signal.Opt[int64]{}
+	}
 	n := x.body.N.V
 	for i := range views {
 		n = max(n, views[i].r.param.N.V)
 	}
-	return min(max(n, 1), most) * min(max(x.body.Inputs, 1), most)
+	return signal.Some(min(max(n, 1), most) * min(max(x.body.Inputs, 1), most))
 }
 
 // entryIDs adds what the response is called. The id is that of the request in the engine.
@@ -88,7 +91,10 @@ func (x *exchange) unknownChoices(a attrs, views []view, streams bool) (out []st
 	if len(views) == 0 || x.outcome != signal.OutcomeComplete || x.status >= 400 {
 		return nil
 	}
-	why := fmt.Sprintf(": %d of %d requests is known", len(views), x.eng.rules.choices(x, views))
+	why := ": how many prompts it had was not seen"
+	if n := x.eng.rules.choices(x, views); n.OK {
+		why = fmt.Sprintf(": %d of %d requests is known", len(views), n.V)
+	}
 	for _, n := range []string{semconv.AttrGenAIResponseFinishReasons, semconv.AttrGenAIUsageInputTokens, semconv.AttrGenAIUsageOutputTokens, semconv.AttrGenAIUsageCacheReadInputTokens} {
 		if !slices.ContainsFunc(a, func(x trace.Attr) bool { return x.Key == n }) {
 			out = append(out, n+why+", and the response was not seen to state it")

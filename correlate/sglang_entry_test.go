@@ -31,7 +31,7 @@ func TestSGLangEntry(t *testing.T) {
 	const id = "aaaaaaaaaa"
 	calls := []signal.ToolCall{{Name: "weather", Arguments: `{"in":"x"}`}, {Choice: 1, Index: 2, Name: "time"}}
 	stream := func(b *signal.ExchangeBegin) {
-		b.Body.Parsed, b.Body.Stream, b.Body.User = true, signal.Some(true), signal.Some("u")
+		b.Body.Parsed, b.Body.Inputs, b.Body.Stream, b.Body.User = true, 1, signal.Some(true), signal.Some("u")
 	}
 	for _, c := range []struct {
 		name    string
@@ -124,7 +124,9 @@ func TestSGLangChoices(t *testing.T) {
 	}{
 		{"one", signal.RequestBody{Parsed: true, Inputs: 1}, 1, [4]any{int64(10), int64(3), []string{"length"}, int64(3)}, 0},
 		{"choices", signal.RequestBody{Parsed: true, Inputs: 1, N: signal.Some[int64](3)}, 3, [4]any{int64(10), nil, nil, nil}, 4},
-		{"choices, body not read", signal.RequestBody{Truncated: true}, 3, [4]any{int64(10), nil, nil, nil}, 4},
+		{"choices, the rest of the body not read", signal.RequestBody{Truncated: true, Inputs: 1}, 3, [4]any{int64(10), nil, nil, nil}, 4},
+		{"body not read", signal.RequestBody{Truncated: true}, 1, [4]any{}, 5},
+		{"cut within its prompts", signal.RequestBody{Truncated: true, Inputs: 1, MoreInputs: true}, 1, [4]any{}, 5},
 		{"prompts", signal.RequestBody{Parsed: true, Inputs: 2}, 1, [4]any{}, 5},
 	} {
 		s := newSGLang(func(e *signal.Engine) { e.StreamInterval = signal.Some[int64](1) })

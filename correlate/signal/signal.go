@@ -300,7 +300,8 @@ type RequestBody struct {
 	Stream      Opt[bool]
 	User        Opt[string]
 	Tools       int64  // tools offered
-	Inputs      int64  // prompts, embedding inputs or documents in the body
+	Inputs      int64  // prompts, embedding inputs or documents in the body, 0 if there are none or none was seen
+	MoreInputs  bool   // the body is cut within the list of them
 	Messages    string // content as JSON text of the GenAI conventions; "" unless content is wanted
 }
 

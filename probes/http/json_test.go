@@ -102,6 +102,34 @@ func TestUnescape(t *testing.T) {
 	}
 }
 
+// TestCutInputs: of a list that is cut it is not known how many there are.
+func TestCutInputs(t *testing.T) {
+	for _, c := range []struct {
+		api  api
+		doc  string
+		n    int64
+		more bool
+	}{
+		{apiCompletions, `{"prompt":"ab`, 1, false},
+		{apiCompletions, `{"prompt":["ab`, 0, true},
+		{apiCompletions, `{"prompt":["ab","c`, 1, true},
+		{apiCompletions, `{"prompt":["ab"],"model":"`, 1, false},
+		{apiCompletions, `{"prompt":[1,2,3`, 1, false},
+		{apiCompletions, `{"prompt":[[1,2`, 1, true},
+		{apiChat, `{"messages":[{"role":"user","content":"a`, 1, false},
+		{apiChat, `{"messages":[[{"role":"user","content":"a`, 1, true},
+		{apiEmbeddings, `{"input":["a","`, 1, true},
+		{apiRerank, `{"documents":["a","`, 1, true},
+		{apiScore, `{"text_1":"q","text_2":["a","`, 1, true},
+	} {
+		var f requestFields
+		scan([]byte(c.doc), &f, func(n int) int { return n })
+		if b := f.body(c.api); b.Inputs != c.n || b.MoreInputs != c.more {
+			t.Errorf("%s: %d inputs, more %v, want %d, %v", c.doc, b.Inputs, b.MoreInputs, c.n, c.more)
+		}
+	}
+}
+
 func TestRequestFields(t *testing.T) {
 	for _, c := range []struct {
 		api  api

@@ -75,6 +75,7 @@ type requestFields struct {
 	stream          signal.Opt[bool]
 	tools           int64
 	messages, batch int64 // messages: 1 if there are any; batch: conversations
+	talking         bool  // the list of messages has not ended
 	prompt, input   counter
 	text1, document counter
 	word            word
@@ -83,9 +84,13 @@ type requestFields struct {
 // counter counts the inputs in a field that is a string, a list of token ids, or
 // a list of either.
 type counter struct {
-	n   int64
-	ids bool // a list of token ids: one input
+	n    int64
+	ids  bool // a list of token ids: one input
+	open bool // the list has not ended
 }
+
+// more: the list may have others.
+func (c *counter) more() bool { return c.open && !c.ids }
 
 func (c *counter) inputs() int64 {
 	if c.ids {
@@ -97,16 +102,16 @@ func (c *counter) inputs() int64 {
 func (f *requestFields) open(n node, array bool) {
 	switch n {
 	case nodePrompt:
-		f.prompt = counter{}
+		f.prompt = counter{open: array}
 	case nodeInput:
-		f.input = counter{}
+		f.input = counter{open: array}
 	case nodeText1:
-		f.text1 = counter{}
+		f.text1 = counter{open: array}
 		if !array {
 			f.text1.n = 1
 		}
 	case nodeDocuments:
-		f.document = counter{}
+		f.document = counter{open: array}
 	case nodePromptItem:
 		f.prompt.n++
 	case nodeInputItem:
@@ -122,7 +127,7 @@ func (f *requestFields) open(n node, array bool) {
 			f.tools++
 		}
 	case nodeMessages:
-		f.messages, f.batch = 0, 0
+		f.messages, f.batch, f.talking = 0, 0, array
 		if array {
 			f.messages = 1
 		}
@@ -135,7 +140,14 @@ func (f *requestFields) open(n node, array bool) {
 	}
 }
 
-func (f *requestFields) close(node) {}
+func (f *requestFields) close(n node) {
+	switch n {
+	case nodePrompt, nodeInput, nodeText1, nodeDocuments:
+		f.counter(n).open = false
+	case nodeMessages:
+		f.talking = false
+	}
+}
 
 func (f *requestFields) str(n node, piece []byte, end bool) {
 	switch n {
@@ -153,9 +165,7 @@ func (f *requestFields) str(n node, piece []byte, end bool) {
 			*v = signal.Some(string(text))
 		}
 	case nodePrompt, nodeInput, nodeText1, nodeDocuments:
-		if end {
-			*f.counter(n) = counter{n: 1}
-		}
+		*f.counter(n) = counter{n: 1}
 	case nodePromptItem, nodeInputItem, nodeText1Item, nodeDocument:
 		if end {
 			f.counter(n).n++
@@ -226,7 +236,7 @@ func (f *requestFields) unset(n node) {
 	case nodeTools:
 		f.tools = 0
 	case nodeMessages:
-		f.messages, f.batch = 0, 0
+		f.messages, f.batch, f.talking = 0, 0, false
 	}
 }
 
@@ -244,9 +254,10 @@ func (f *requestFields) body(a api) signal.RequestBody {
 			b.MaxTokens = f.max[0]
 		}
 		b.Inputs = max(f.messages, f.batch)
+		b.MoreInputs = f.talking && f.batch > 0
 	case apiCompletions:
 		b.MaxTokens = f.max[0]
-		b.Inputs = f.prompt.inputs()
+		b.Inputs, b.MoreInputs = f.prompt.inputs(), f.prompt.more()
 	case apiResponses:
 		b.MaxTokens = f.max[2]
 		b.Inputs = min(f.input.n, 1) // a list holds the turns of one conversation
@@ -254,11 +265,12 @@ func (f *requestFields) body(a api) signal.RequestBody {
 		b.MaxTokens = f.max[0]
 		b.Inputs = f.messages
 	case apiEmbeddings:
-		b.Inputs = max(f.input.inputs(), f.messages)
+		b.Inputs, b.MoreInputs = max(f.input.inputs(), f.messages), f.input.more()
 	case apiScore:
 		b.Inputs = max(f.document.n, f.text1.n) // pairs: either side may be a single text
+		b.MoreInputs = f.document.open || f.text1.open
 	case apiRerank:
-		b.Inputs = f.document.n
+		b.Inputs, b.MoreInputs = f.document.n, f.document.open
 	}
 	return b
 }
