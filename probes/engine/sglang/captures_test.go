@@ -228,3 +228,38 @@ func TestHanding(t *testing.T) {
 		}
 	}
 }
+
+// TestStepLaunched: a step says when it had been launched, and whether that was all.
+func TestStepLaunched(t *testing.T) {
+	const batch, launch, outputs = 1, 2, 3
+	slots := []string{slotNumber, slotLaunch, slotSample, "decoding:rid"}
+	missing := func(why capture.Missing) plan.Value { return plan.Value{Tag: capture.TagMissing, Missing: why} }
+	for _, c := range []struct {
+		name string
+		plan uint32
+		mark signal.StepMark
+		// delay_sample_func
+		sample plan.Value
+		want   signal.Step
+	}{
+		{"overlap", batch, signal.StepLaunched, plan.Value{Tag: capture.TagNone}, signal.Step{Schedule: 10e6, Launched: 12e6}},
+		{"a function that samples later", batch, signal.StepLaunched, missing(capture.MissingType), signal.Step{Schedule: 10e6, Launched: 12e6, More: true}},
+		{"a result without one", batch, signal.StepLaunched, missing(capture.MissingName), signal.Step{Schedule: 10e6, Launched: 12e6}},
+		{"no overlap", launch, signal.StepBegins, missing(capture.MissingName), signal.Step{Schedule: 12e6}},
+	} {
+		s := &scene{t: t, c: NewCaptures(1, "none"), decodes: map[int64]bool{}}
+		s.c.Plan(batch, note.Plan{Name: planBatch, Slots: slots})
+		s.c.Plan(launch, note.Plan{Name: planLaunch, Slots: slots})
+		s.c.Plan(outputs, note.Plan{Name: planOutputs, Slots: []string{slotNumber}})
+		if m := s.c.StepMark(c.plan); m != c.mark || s.c.StepMark(outputs) != signal.StepUnmarked {
+			t.Errorf("%s: marked %d, want %d", c.name, m, c.mark)
+		}
+		s.play(c.plan, 12, slots, map[string]plan.Value{slotNumber: intValue(1), slotLaunch: timeValue(10), slotSample: c.sample, slotDecoding: listValue([]req{{id: "a"}}, nil, 0)})
+		s.play(outputs, 15, []string{slotNumber}, map[string]plan.Value{slotNumber: intValue(1)})
+		if got := s.w.steps; len(got) != 1 {
+			t.Errorf("%s: %d steps", c.name, len(got))
+		} else if g := got[0]; g.Schedule != c.want.Schedule || g.Launched != c.want.Launched || g.More != c.want.More || g.Update != 15e6 {
+			t.Errorf("%s: %+v, want %+v", c.name, g, c.want)
+		}
+	}
+}
