@@ -1,12 +1,24 @@
 package correlate
 
 import (
+	"slices"
 	"testing"
 
 	"inferspan/correlate/metric"
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 )
+
+// scenario is a script with what must come of it.
+type scenario struct {
+	name  string
+	opt   func(*Options)
+	build func() *script
+	check func(t *testing.T, r result)
+}
+
+// scenarios are run over by the conformance tests too.
+var scenarios = slices.Concat(scenarioEnds, scenarioEntries, scenarioPartial, scenarioDetail, scenarioEngines)
 
 // result is what a scenario gave.
 type result struct {
@@ -30,19 +42,6 @@ func with(o signal.Output, edit ...outEdit) signal.Output {
 		e(&o)
 	}
 	return o
-}
-
-func contentScript() *script {
-	return newScript().begin(100, 7, "/v1/chat/completions", func(b *signal.ExchangeBegin) { b.Body.Messages = "[in]" }).
-		add(101, 102, "chatcmpl-a", func(a *signal.RequestAdded) { a.Param.Logprobs = true }).
-		step(110, out("chatcmpl-a", 2, started(102.5, 103), func(o *signal.Output) { o.Logprobs = []float64{-0.5, -1} }, finished(signal.FinishStop, "stop"))).
-		endHTTP(112, 7, 200, "chatcmpl-a", signal.OutcomeComplete, func(e *signal.ExchangeEnd) { e.Content = "[out]" })
-}
-
-func pd(role string) *script {
-	s := newScript().chat(100, 7, "chatcmpl-a")
-	s.sig[1].(*signal.Engine).PDRole = role
-	return s
 }
 
 func TestScenarios(t *testing.T) {
