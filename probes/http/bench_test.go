@@ -30,9 +30,9 @@ func BenchmarkEvent(b *testing.B) {
 				p.Put(&r, noEmit)
 				r.HTTP.Off += uint64(len(data))
 				r.Time++
-				if x := p.tap.conns[connKey{testPID, 1}].pending[0].parsed; content && x.out.size > 1<<20 {
-					p.held -= x.out.size
-					x.out = output{}
+				if x := p.tap.conns[connKey{testPID, 1}].pending[0].parsed; content && x.answer.out.size > 1<<20 {
+					p.contents.held -= x.answer.out.size
+					x.answer.out = output{}
 				}
 			}
 		})

@@ -42,12 +42,12 @@ func FuzzRecords(f *testing.F) {
 				t.Fatalf("names no exchange of ours: %s", show(s))
 			}
 		}
-		if len(p.tap.conns) > 3 || p.held < 0 || p.held > maxContent {
-			t.Fatalf("%d connections, %d bytes held", len(p.tap.conns), p.held)
+		if len(p.tap.conns) > 3 || p.contents.held < 0 || p.contents.held > maxContent {
+			t.Fatalf("%d connections, %d bytes held", len(p.tap.conns), p.contents.held)
 		}
 		p.Detach(1<<60, noEmit)
-		if p.held != 0 {
-			t.Fatalf("%d bytes held at the end", p.held)
+		if p.contents.held != 0 {
+			t.Fatalf("%d bytes held at the end", p.contents.held)
 		}
 		for _, out := range [][]event.Record{scrub(records), redact(records)} {
 			for i := range out {

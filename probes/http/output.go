@@ -32,9 +32,8 @@ type blockOutput struct {
 }
 
 // event adds one event. It reports false if the content can no longer be given.
-func (o *output) event(a api, data []byte, p *Parser) bool {
-	if p.held+len(data) > maxContent || o.size+len(data) > p.opts.MaxBody {
-		p.tap.count[reasonContent]++
+func (o *output) event(a api, data []byte, contents *budget) bool {
+	if !contents.room(o.size, len(data)) {
 		return false
 	}
 	before := o.size
@@ -47,7 +46,7 @@ func (o *output) event(a api, data []byte, p *Parser) bool {
 	case apiResponses:
 		ok = o.responses(data)
 	}
-	p.held += o.size - before
+	contents.held += o.size - before
 	return ok
 }
 
@@ -227,14 +226,6 @@ func responsesOutput(b []byte) ([]message, bool) {
 		}
 	}
 	return m, ok
-}
-
-// content gives the answer of a response that was seen whole.
-func (q *parsed) content() string {
-	if q.kind == respEvents {
-		return q.out.encode(q.api)
-	}
-	return outputMessages(q.api, q.respText.b)
 }
 
 func (o *output) encode(a api) string {

@@ -2,7 +2,6 @@ package httptap
 
 import (
 	"bytes"
-	"strings"
 
 	"inferspan/bpf/event"
 	"inferspan/correlate/signal"
@@ -18,15 +17,7 @@ type Options struct {
 	MaxBody int
 }
 
-const (
-	defaultMaxBody = 256 << 10
-	// maxContent bounds the bytes of contents held at a time over all
-	// connections; beyond it, contents are left out.
-	maxContent = 32 << 20
-	// maxTail bounds the end of a cut document that is searched for usage. The
-	// BPF program keeps at most 1 KiB of a late write.
-	maxTail = 4 << 10
-)
+const defaultMaxBody = 256 << 10
 
 // Parser turns HTTP records into signal.ExchangeBegin, ExchangeFirst and
 // ExchangeEnd, one of each at most per request, in this order. Every request
@@ -62,7 +53,7 @@ type Parser struct {
 	opts     Options
 	engineOf func(pid uint32) (signal.EngineID, bool)
 	emit     func(signal.Signal)
-	held     int // bytes of contents held
+	contents budget
 	spare    []*parsed
 
 	begin signal.ExchangeBegin
@@ -72,46 +63,20 @@ type Parser struct {
 
 // parsed is what the parser knows about an exchange.
 type parsed struct {
-	p     *Parser
 	id    signal.Exchange
 	begin signal.ExchangeBegin
 	begun bool
 	first bool // ExchangeFirst was sent
 	api   api
 
+	// Of the request's body.
+	readBody bool // it is JSON that we read
 	json     scanner
-	readBody bool // the body is JSON that we read
-	req      requestFields
-	seen     int64 // bytes of the request's body
-	reqText  text
+	fields   requestFields
+	seen     int64 // bytes
+	text     text
 
-	kind     respKind
-	respSeen int
-	cut      bool // the document has a gap
-	over     bool // longer than MaxBody
-	resp     responseFields
-	events   sse
-	tail     []byte // end of a cut document
-	sawEvent bool
-	gap      bool // events are missing
-	blind    bool // events are no longer believed
-	foreign  bool // events of another response came
-	respText text
-	out      output
-}
-
-type respKind uint8
-
-const (
-	respOther respKind = iota
-	respJSON
-	respEvents
-)
-
-// text is content that is kept.
-type text struct {
-	b   []byte
-	off bool // not wanted, or given up
+	answer answer
 }
 
 // New returns a Parser that asks engineOf once per connection to which engine a
@@ -120,7 +85,7 @@ func New(o Options, engineOf func(pid uint32) (signal.EngineID, bool)) *Parser {
 	if o.MaxBody <= 0 {
 		o.MaxBody = defaultMaxBody
 	}
-	p := &Parser{opts: o, engineOf: engineOf}
+	p := &Parser{opts: o, engineOf: engineOf, contents: budget{each: o.MaxBody}}
 	p.tap = newTap(p)
 	return p
 }
@@ -144,8 +109,10 @@ func (p *Parser) Detach(at signal.Mono, emit func(signal.Signal)) {
 // Dropped gives what did not become an exchange, or not fully, by reason: totals,
 // in a fixed order, without those that are 0.
 func (p *Parser) Dropped() []signal.LossCount {
+	count := p.tap.count
+	count[reasonContent] = p.contents.refused
 	var l []signal.LossCount
-	for i, n := range p.tap.count {
+	for i, n := range count {
 		if n > 0 {
 			l = append(l, signal.LossCount{Reason: reasonNames[i], N: n})
 		}
@@ -191,7 +158,7 @@ func (p *Parser) request(c *conn, x *exchange, h *head) {
 	}
 	q.readBody = q.api != apiNone && len(h.contentEncoding) == 0 &&
 		(len(h.contentType) == 0 || containsFold(h.contentType, "json"))
-	q.reqText.off = !p.opts.Content || !q.readBody
+	q.text.off = !p.opts.Content || !q.readBody
 }
 
 func (p *Parser) requestBody(_ *conn, x *exchange, b []byte) {
@@ -207,8 +174,8 @@ func (p *Parser) requestBody(_ *conn, x *exchange, b []byte) {
 		b = b[:max(room, 0)]
 		q.begin.Body.Truncated = true
 	}
-	q.json.feed(b, &q.req)
-	p.keep(&q.reqText, b)
+	q.json.feed(b, &q.fields)
+	p.contents.keep(&q.text, b)
 }
 
 func (p *Parser) requestEnd(_ *conn, x *exchange) {
@@ -226,16 +193,15 @@ func (p *Parser) sendBegin(x *exchange) {
 	q.begun = true
 	body := signal.RequestBody{}
 	if q.readBody {
-		q.json.finish(&q.req)
-		body = q.req.body(q.api)
+		q.json.finish(&q.fields)
+		body = q.fields.body(q.api)
 		body.Truncated = q.begin.Body.Truncated
 		body.Parsed = q.json.complete() && !body.Truncated
-		q.resp.single = body.Parsed && body.N.V <= 1 && body.Inputs == 1
-		if body.Parsed && !q.reqText.off {
-			body.Messages = inputMessages(q.api, q.reqText.b)
+		if body.Parsed && !q.text.off {
+			body.Messages = inputMessages(q.api, q.text.b)
 		}
 	}
-	p.discard(&q.reqText)
+	p.contents.discard(&q.text)
 	q.begin.BodyBytes = q.seen
 	q.begin.Body = body
 	p.begin = q.begin
@@ -246,21 +212,9 @@ func (p *Parser) sendBegin(x *exchange) {
 func (p *Parser) response(_ *conn, x *exchange, h *head) {
 	q := x.parsed
 	p.sendBegin(x)
-	q.kind = respOther
-	switch {
-	case x.headOnly || len(h.contentEncoding) > 0:
-	case containsFold(h.contentType, "text/event-stream"):
-		q.kind = respEvents
-	case q.api != apiNone && containsFold(h.contentType, "json"):
-		q.kind = respJSON
-	}
-	single := q.resp.single
-	q.resp.reset(q.api, q.kind == respEvents)
-	q.resp.single = single
-	q.json.reset()
-	q.events.reset()
-	q.respText.off = !p.opts.Content || q.api == apiNone || q.kind == respOther
-	if q.kind == respOther || h.status == 204 || h.status == 304 || h.length == 0 {
+	kind := answerKindOf(q.api, x.headOnly, h)
+	q.answer.begin(kind, q.api, &q.begin.Body, p.opts.Content)
+	if kind == answerOther || h.status == 204 || h.status == 304 || h.length == 0 {
 		p.sendFirst(x)
 	}
 }
@@ -271,49 +225,21 @@ func (p *Parser) sendFirst(x *exchange) {
 		return
 	}
 	q.first = true
-	p.first = signal.ExchangeFirst{At: signal.Mono(x.first), Exchange: q.id, Status: x.status, ResponseID: q.responseID()}
+	p.first = signal.ExchangeFirst{At: signal.Mono(x.first), Exchange: q.id, Status: x.status, ResponseID: q.answer.id()}
 	p.emit(&p.first)
 }
 
-func (q *parsed) responseID() string {
-	if q.resp.id == "" && q.kind == respJSON {
-		return q.resp.d.id
-	}
-	return q.resp.id
+func (p *Parser) responseBody(_ *conn, x *exchange, b []byte) {
+	x.parsed.answer.feed(b)
+	p.answered(x)
 }
 
-func (p *Parser) responseBody(_ *conn, x *exchange, b []byte) {
-	q := x.parsed
-	switch q.kind {
-	case respEvents:
-		if q.foreign {
-			return
-		}
-		q.events.feed(b, q)
-		x.foreign = q.foreign
-		if q.resp.id != "" || q.sawEvent {
-			p.sendFirst(x)
-		}
-	case respJSON:
-		if q.cut {
-			q.keepTail(b)
-			return
-		}
-		q.respSeen += len(b)
-		if q.over {
-			q.keepTail(b)
-			return
-		}
-		if room := p.opts.MaxBody - (q.respSeen - len(b)); len(b) > room {
-			q.over = true
-			q.keepTail(b[room:])
-			b = b[:room]
-		}
-		q.json.feed(b, &q.resp)
-		p.keep(&q.respText, b)
-		if q.resp.d.id != "" {
-			p.sendFirst(x)
-		}
+// answered comes after bytes of the answer.
+func (p *Parser) answered(x *exchange) {
+	a := &x.parsed.answer
+	x.foreign = a.foreign
+	if a.identified() {
+		p.sendFirst(x)
 	}
 }
 
@@ -327,85 +253,35 @@ func (p *Parser) gap(_ *conn, x *exchange, dir uint8, n uint64, calls uint32) {
 		q.begin.Body.Truncated = true
 		return
 	}
-	q.respText.off = true
-	switch q.kind {
-	case respEvents:
-		q.events.lose(q)
-		// What follows can be the answer to another request, if records of all
-		// that is between were lost: it is believed if it has the id known
-		// before. Events of the Messages API have none.
-		q.gap = true
-		q.blind = q.blind || q.resp.id == "" || q.api == apiMessages && calls == 0
-	case respJSON:
-		q.cut = true
-		q.tail = q.tail[:0]
-	}
+	q.answer.skip(calls)
 }
 
-// lost: the bytes have chunk framing among them. Around events it looks like
-// lines of no interest; within one it spoils the JSON, and the event is dropped.
-func (p *Parser) lost(c *conn, x *exchange, dir uint8, b []byte) {
+func (p *Parser) lost(_ *conn, x *exchange, dir uint8, b []byte) {
 	if dir == event.HTTPRead {
 		if q := x.parsed; q != nil {
 			q.begin.Body.Truncated = true
 		}
 		return
 	}
-	q := x.parsed
-	q.respText.off = true
-	if q.kind == respJSON {
-		q.cut = true
-	}
-	p.responseBody(c, x, b)
+	x.parsed.answer.lost(b)
+	p.answered(x)
 }
 
 func (p *Parser) end(_ *conn, x *exchange, o signal.Outcome, at uint64) {
 	q := x.parsed
 	p.sendBegin(x)
-	all := o == signal.OutcomeComplete && !x.gap && !q.over
+	all := o == signal.OutcomeComplete && !x.gap
 	if x.responded {
-		if q.kind == respJSON {
-			if q.cut || q.over {
-				q.resp.commit(false)
-				q.resp.suffix(&q.json, q.tail)
-			} else {
-				q.json.finish(&q.resp)
-				all = all && q.json.complete()
-				q.resp.commit(q.json.complete())
-			}
-		}
+		all = q.answer.finish() && all
 		p.sendFirst(x)
 	}
 	e := &p.last
 	*e = signal.ExchangeEnd{
 		At: signal.Mono(at), Exchange: q.id, First: signal.Mono(x.first), Outcome: o, Status: x.status,
-		Streamed: q.kind == respEvents, Chunks: x.chunks, Bytes: x.bytes, Gap: x.gap,
+		Streamed: q.answer.kind == answerEvents, Chunks: x.chunks, Bytes: x.bytes, Gap: x.gap,
 		FinishReasons: e.FinishReasons[:0], Calls: e.Calls[:0],
 	}
-	if q.kind != respOther {
-		r := &q.resp
-		e.ResponseID, e.Model = r.id, r.model
-		e.InputTokens, e.OutputTokens, e.CachedTokens = r.input, r.output, r.cached
-		e.ToolCalls = r.toolCalls(all && r.errType == "")
-		whole := all && !q.respText.off && r.errType == ""
-		for _, c := range r.calls {
-			call := signal.ToolCall{Choice: c.choice, Index: c.index, Name: c.name}
-			if p.opts.Content && whole {
-				call.Arguments = q.out.arguments(c.choice, c.index)
-			}
-			e.Calls = append(e.Calls, call)
-		}
-		e.ErrorType = r.errType
-		for _, f := range r.finish {
-			e.FinishReasons = append(e.FinishReasons, f.reason)
-		}
-		if p.opts.Content {
-			e.ErrorMessage = r.errMessage
-			if whole {
-				e.Content = q.content()
-			}
-		}
-	}
+	q.answer.fill(e, all)
 	reasons, calls := e.FinishReasons, e.Calls
 	if len(reasons) == 0 {
 		e.FinishReasons = nil
@@ -419,115 +295,24 @@ func (p *Parser) end(_ *conn, x *exchange, o signal.Outcome, at uint64) {
 	p.release(q)
 }
 
-// eventData, eventEnd and the rest get the events of a response.
-
-func (q *parsed) eventData(b []byte) {
-	q.json.feed(b, &q.resp)
-	q.p.keep(&q.respText, b)
-}
-
-// choiceID: an id may be that of a choice of which no event was seen yet. SGLang gives each
-// choice one of its own, hexadecimal digits; those that are of the response, as vLLM's,
-// have a prefix.
-func (q *parsed) choiceID(id string) bool {
-	b := &q.begin.Body
-	return b.Parsed && int64(len(q.resp.ids)) < max(b.N.V, 1)*max(b.Inputs, 1) && !strings.Contains(id+q.resp.id, "-")
-}
-
-func (q *parsed) eventEnd(done bool) {
-	if id := q.resp.d.id; q.gap && id != "" && q.resp.id != "" && !q.resp.hasID(id) && !q.choiceID(id) {
-		q.foreign = true
-	}
-	if !done && !q.blind && !q.foreign {
-		q.json.finish(&q.resp)
-		whole := q.json.complete()
-		if !q.respText.off {
-			if !whole || !q.out.event(q.api, q.respText.b, q.p) {
-				q.respText.off = true
-			}
-		}
-		q.resp.commit(whole)
-		q.sawEvent = q.sawEvent || whole
-	}
-	q.p.trim(&q.respText)
-	q.resp.drop()
-	q.json.reset()
-}
-
-func (q *parsed) eventBroken() {
-	q.resp.drop()
-	q.json.reset()
-	q.tail = q.tail[:0]
-}
-
-func (q *parsed) eventTail(b []byte) { q.keepTail(b) }
-
-func (q *parsed) eventTailEnd() {
-	if len(q.tail) > 0 && !q.blind && !q.foreign {
-		q.resp.suffix(&q.json, q.tail)
-		q.json.reset()
-	}
-	q.tail = q.tail[:0]
-}
-
-// keepTail keeps the last maxTail bytes of a document.
-func (q *parsed) keepTail(b []byte) {
-	if len(b) > maxTail {
-		b = b[len(b)-maxTail:]
-	}
-	if n := len(q.tail) + len(b) - maxTail; n > 0 {
-		q.tail = q.tail[:copy(q.tail, q.tail[n:])]
-	}
-	q.tail = append(q.tail, b...)
-}
-
-// keep appends content while there is room for it.
-func (p *Parser) keep(t *text, b []byte) {
-	if t.off {
-		return
-	}
-	if p.held+len(b) > maxContent || len(t.b)+len(b) > p.opts.MaxBody {
-		p.tap.count[reasonContent]++
-		p.discard(t)
-		t.off = true
-		return
-	}
-	t.b = append(t.b, b...)
-	p.held += len(b)
-}
-
-// trim empties the text, discard also gives its memory back.
-func (p *Parser) trim(t *text) {
-	p.held -= len(t.b)
-	t.b = t.b[:0]
-}
-
-func (p *Parser) discard(t *text) {
-	p.held -= len(t.b)
-	t.b = nil
-}
-
 func (p *Parser) newParsed() *parsed {
 	if n := len(p.spare); n > 0 {
 		q := p.spare[n-1]
 		p.spare = p.spare[:n-1]
 		return q
 	}
-	q := &parsed{p: p}
+	q := &parsed{answer: answer{contents: &p.contents, limit: p.opts.MaxBody}}
 	q.json.reset()
 	return q
 }
 
 func (p *Parser) release(q *parsed) {
-	p.discard(&q.reqText)
-	p.discard(&q.respText)
-	p.held -= q.out.size
+	p.contents.discard(&q.text)
+	q.answer.release()
 	if len(p.spare) >= maxOpen {
 		return
 	}
-	q.resp.reset(apiNone, false)
 	q.json.reset()
-	q.events.reset()
-	*q = parsed{p: p, json: q.json, resp: q.resp, events: q.events, tail: q.tail[:0], req: requestFields{word: word{b: q.req.word.b[:0]}}}
+	*q = parsed{json: q.json, fields: requestFields{word: word{b: q.fields.word.b[:0]}}, answer: q.answer}
 	p.spare = append(p.spare, q)
 }

@@ -381,8 +381,8 @@ func TestBounds(t *testing.T) {
 		for j := range w.out {
 			p.Put(&w.out[j], emit)
 		}
-		if p.held > maxContent {
-			t.Fatalf("%d bytes of contents held", p.held)
+		if p.contents.held > maxContent {
+			t.Fatalf("%d bytes of contents held", p.contents.held)
 		}
 	}
 	check(t, got)
@@ -393,8 +393,8 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d exchanges ended for lack of room", n)
 	}
 	p.Detach(1e9, emit)
-	if p.held != 0 || len(p.tap.conns) != 0 {
-		t.Errorf("%d bytes and %d connections left", p.held, len(p.tap.conns))
+	if p.contents.held != 0 || len(p.tap.conns) != 0 {
+		t.Errorf("%d bytes and %d connections left", p.contents.held, len(p.tap.conns))
 	}
 	check(t, got)
 }
@@ -457,7 +457,8 @@ func TestNoContentKept(t *testing.T) {
 		}
 	}
 	x := p.tap.conns[connKey{testPID, 1}].pending[0].parsed
-	for name, b := range map[string][]byte{"scanner": x.json.buf, "word": x.resp.word.b, "tail": x.tail, "request": x.reqText.b, "response": x.respText.b} {
+	for name, b := range map[string][]byte{"scanner": x.json.buf, "request": x.text.b,
+		"answer's scanner": x.answer.json.buf, "word": x.answer.fields.word.b, "tail": x.answer.tail, "answer": x.answer.text.b} {
 		if strings.Contains(string(b[:cap(b)]), "s3cret") {
 			t.Errorf("%s holds content", name)
 		}
