@@ -30,7 +30,9 @@ type Options struct {
 func OptionsFor(w io.Writer) Options {
 	o := Options{Width: 80}
 	if cols, ok := terminal(w); ok {
-		o.Width = cols
+		if cols > 0 { // 0: the terminal does not know, as of "docker exec -t" by a program
+			o.Width = cols
+		}
 		o.Color = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	} else if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil {
 		o.Width = n
