@@ -100,6 +100,9 @@ func endpoint(signal, option string) (string, error) {
 func parseEndpoint(name, s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
+	case err != nil && !strings.HasPrefix(s, "http://") && !strings.HasPrefix(s, "https://"):
+		// "127.0.0.1:4318", of which the parser says something about colons.
+		return nil, fmt.Errorf("%s is %q: it must begin with http:// or https://", name, s)
 	case err != nil:
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	case u.Scheme != "http" && u.Scheme != "https":

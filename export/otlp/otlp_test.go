@@ -374,6 +374,7 @@ func TestConfigurationErrors(t *testing.T) {
 		{map[string]string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "", `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is "http/json": only http/protobuf is supported`},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"}, "", `OTEL_EXPORTER_OTLP_ENDPOINT is "localhost:4318": it must begin with http:// or https://`},
 		{nil, "collector", `endpoint is "collector": it must begin with http:// or https://`},
+		{nil, "127.0.0.1:4318", `endpoint is "127.0.0.1:4318": it must begin with http:// or https://`},
 		{nil, "http://", `endpoint is "http://": it has no host`},
 		{map[string]string{"OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, "", `OTEL_EXPORTER_OTLP_COMPRESSION is "zstd": only gzip and none are supported`},
 		{map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": "/does/not/exist"}, "", "reading OTEL_EXPORTER_OTLP_CERTIFICATE: open /does/not/exist: no such file or directory"},
