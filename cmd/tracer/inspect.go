@@ -38,7 +38,7 @@ It prints what is there, which may be prompts or keys.`,
 		Example: `  sudo inferspan inspect --pid 4242 vllm.version.__version__
   sudo inferspan inspect --pid 4242 --depth 2 "sys.modules['os'].environ"
   sudo inferspan inspect --pid 4242 time.monotonic`,
-		Args: cobra.ExactArgs(1),
+		Args: one("path of an object"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkInspect(pid, depth, limit); err != nil {
 				return withCode(exitUsage, err)
@@ -76,7 +76,7 @@ It prints what is there, which may be prompts or keys.`,
 func checkInspect(pid, depth, limit int) error {
 	switch {
 	case pid == 0:
-		return errors.New("--pid is missing")
+		return errors.New(`--pid is missing: the Python process to look into`)
 	case pid < 0:
 		return fmt.Errorf("--pid %d: want the id of a process", pid)
 	case depth < 0 || depth > maxInspectDepth:

@@ -54,7 +54,7 @@ func TestInspectCommand(t *testing.T) {
 		{"--pid " + pid + " __main__.table['a'][0]", 0, "int 1\n"},
 		{"--pid " + pid + " __main__.absent", exitFailure, "attribute absent of module: not found"},
 		{"--pid " + pid + " a[", exitUsage, "malformed path"},
-		{"--pid " + pid, exitUsage, "accepts 1 arg"},
+		{"--pid " + pid, exitUsage, "the path of an object is missing"},
 		{"__main__", exitUsage, "--pid is missing"},
 		{"--pid -4 __main__", exitUsage, "--pid -4"},
 		{"--pid x __main__", exitUsage, "invalid argument"},

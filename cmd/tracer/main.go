@@ -1,5 +1,5 @@
 // Command inferspan traces LLM inference engines from outside: it attaches to a
-// running vLLM, changes nothing in it, and exports its requests as spans and metrics.
+// running vLLM or SGLang, changes nothing in it, and exports its requests as spans and metrics.
 package main
 
 import (

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"inferspan/export/term"
 )
 
 // version is set by the linker for a release (-X main.version=...).
@@ -14,10 +19,10 @@ var version = "dev"
 
 const rootLong = `Inferspan traces LLM inference engines from outside.
 
-It attaches to a vLLM that is already running, changes nothing in it, and
-exports every request as a tree of spans (entry, engine request, wait, prefill,
-decode) with the engine's metrics: to OpenTelemetry, Prometheus, JSON lines or
-the terminal.
+It attaches to a vLLM or SGLang that is already running, changes nothing in it,
+and exports every request as a tree of spans (what the client asked for, and the
+engine's stages: queue, prefill, decode) with the engine's and the GPUs' metrics:
+to OpenTelemetry, Prometheus, JSON lines or the terminal.
 
 Exit codes:
   0  done
@@ -43,12 +48,20 @@ func newRoot() *cobra.Command {
 		Example:       rootExample,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Version:       version,
+		Args:          noCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return withCode(exitUsage, fmt.Errorf("%w; see %q", err, cmd.CommandPath()+" --help"))
 	})
+	var v bytes.Buffer
+	printVersion(&v)
+	root.SetVersionTemplate(v.String())
+	// Flags' descriptions in the width of the terminal, with their later lines below the first.
+	width := max(60, min(term.OptionsFor(os.Stdout).Width, 120))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", width)))
 	root.AddCommand(newPS(), newCheck(), newAttach(), newProfile(), newRecord(), newReplay(), newInspect(), newVersion())
 	for _, c := range root.Commands() {
 		usageErrors(c)
@@ -61,7 +74,7 @@ func newRoot() *cobra.Command {
 func usageErrors(c *cobra.Command) {
 	check := c.Args
 	if check == nil {
-		check = cobra.NoArgs
+		check = none
 	}
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -69,6 +82,38 @@ func usageErrors(c *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// none wants no argument.
+func none(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%q: no argument is wanted here", args[0])
+	}
+	return nil
+}
+
+// one wants one argument, which what names.
+func one(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return fmt.Errorf("the %s is missing", what)
+		case 1:
+			return nil
+		}
+		return fmt.Errorf("%q: one %s is wanted, not %d", args[1], what, len(args))
+	}
+}
+
+// noCommand is for the root, whose arguments are names of commands that there are not.
+func noCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if like := root.SuggestionsFor(args[0]); len(like) > 0 {
+		return fmt.Errorf("unknown command %q, is it %s?", args[0], strings.Join(like, " or "))
+	}
+	return fmt.Errorf("unknown command %q", args[0])
 }
 
 func newVersion() *cobra.Command {
