@@ -40,7 +40,7 @@ Of SGLang, SIGUSR1 raises the trace level by one meanwhile, and SIGUSR2 lowers i
 				return err
 			}
 			o.steps = opt.Steps > 0
-			if err := o.check(); err != nil {
+			if err := o.check(cmd); err != nil {
 				return err
 			}
 			if quiet && !o.any() {
@@ -60,10 +60,9 @@ Of SGLang, SIGUSR1 raises the trace level by one meanwhile, and SIGUSR2 lowers i
 					fmt.Fprintln(cmd.ErrOrStderr(), term.Wrap(line, "  ", width))
 				}
 			})
-			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
+			if err := checkPID(pid); err != nil {
 				return err
 			}
-			defer live.Close()
 			var (
 				out             *sinks
 				lines           *term.Stream
@@ -83,6 +82,14 @@ Of SGLang, SIGUSR1 raises the trace level by one meanwhile, and SIGUSR2 lowers i
 				}
 			})
 			if out, err = o.open(cmd.Context(), cmd, p.Metrics); err != nil {
+				return err
+			}
+			defer out.close(cmd.Context())
+			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
+				return err
+			}
+			defer live.Close()
+			if err := out.file(&o, cmd); err != nil {
 				return err
 			}
 			caps = target.Capabilities(live.Engine, host.Report{}, live.Probes())

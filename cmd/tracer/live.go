@@ -42,7 +42,7 @@ type budget struct {
 func (b *budget) flags(c *cobra.Command) {
 	d := governor.DefaultBudget
 	c.Flags().Float64Var(&b.work, "probe-work", 100*d.Work, "percent of a core that probes on the Python interpreter and on the CUDA driver may cost a process, else what costs most is taken out, or looks at less, for a while (0: no limit)")
-	c.Flags().DurationVar(&b.wait, "probe-wait", d.Wait, "by how much they may delay the wake-up of a loop that waits (0: no limit)")
+	c.Flags().DurationVar(&b.wait, "probe-wait", d.Wait, "by how much probes may delay the wake-up of a loop that waits (0: no limit)")
 	c.Flags().StringVar(&b.source, "step-source", agent.SourceAuto, "how scheduler steps are seen: clock (start, end, state of the scheduler), dispatch (when workers are told of a step; no trap of its own), or auto: dispatch where workers are processes of their own, else clock")
 	c.Flags().DurationVar(&b.gpu, "gpu-interval", agent.DefaultGPUInterval, "how often NVIDIA GPUs are read, 100ms to 1s (0: never)")
 	must(c.RegisterFlagCompletionFunc("step-source", cobra.FixedCompletions(stepSources, cobra.ShellCompDirectiveNoFileComp)))
@@ -53,8 +53,11 @@ func (b *budget) flags(c *cobra.Command) {
 
 // options checks the budget and makes the options of a live run.
 func (b *budget) options(content bool) (agent.LiveOptions, error) {
-	if b.work < 0 || math.IsNaN(b.work) || b.wait < 0 {
-		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--probe-work %v, --probe-wait %v: want 0 or more", b.work, b.wait))
+	if b.work < 0 || math.IsNaN(b.work) {
+		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--probe-work %v: want 0 or more", b.work))
+	}
+	if b.wait < 0 {
+		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--probe-wait %v: want 0 or more", b.wait))
 	}
 	if b.sample < 0 {
 		return agent.LiveOptions{}, withCode(exitUsage, fmt.Errorf("--detokenize-sample %d: want 0 or more", b.sample))
@@ -100,14 +103,19 @@ func completePID(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.Shel
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// openLive attaches and gives errors their exit codes.
-func openLive(ctx context.Context, pid int, o agent.LiveOptions) (*agent.Live, error) {
+// checkPID finds a process id that can be none.
+func checkPID(pid int) error {
 	if pid == 0 {
-		return nil, withCode(exitUsage, errors.New(`--pid is missing; "inferspan ps" lists the engines of this host`))
+		return withCode(exitUsage, errors.New(`--pid is missing; "inferspan ps" lists the engines of this host`))
 	}
 	if pid < 0 {
-		return nil, withCode(exitUsage, fmt.Errorf("--pid %d: want the id of a process", pid))
+		return withCode(exitUsage, fmt.Errorf("--pid %d: want the id of a process", pid))
 	}
+	return nil
+}
+
+// openLive attaches and gives errors their exit codes.
+func openLive(ctx context.Context, pid int, o agent.LiveOptions) (*agent.Live, error) {
 	l, err := agent.Open(ctx, pid, o)
 	if err != nil {
 		return nil, liveError(err)
@@ -118,6 +126,8 @@ func openLive(ctx context.Context, pid int, o agent.LiveOptions) (*agent.Live, e
 // liveError gives an error of finding or attaching its exit code and says what to do next.
 func liveError(err error) error {
 	switch {
+	case errors.Is(err, context.Canceled):
+		return errors.New("interrupted before tracing began")
 	case errors.Is(err, bpf.ErrNoBTF), errors.Is(err, bpf.ErrPermission), errors.Is(err, os.ErrPermission):
 		return withCode(exitHost, fmt.Errorf(`%w; "inferspan check" says what is missing`, err))
 	case errors.Is(err, target.ErrNoProcess), errors.Is(err, target.ErrNotEngine), errors.Is(err, target.ErrGone),

@@ -59,7 +59,13 @@ With --out it also writes, to a folder:
 			}
 			o.steps = opt.Steps > 0
 			opt.StepRecords = true // the summary tells of them in any case
-			if err := o.check(); err != nil {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if err := noEmpty(cmd, "out"); err != nil {
+				return err
+			}
+			if err := checkPID(pid); err != nil {
 				return err
 			}
 			defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
@@ -79,17 +85,6 @@ With --out it also writes, to a folder:
 			}
 			var live *agent.Live
 			attachLines(cmd.ErrOrStderr(), &lo, &live, nil)
-			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
-				return err
-			}
-			defer live.Close()
-			if traps {
-				stats, err := bpf.EnableStats()
-				if err != nil {
-					return withCode(exitHost, fmt.Errorf("counting traps: %w", err))
-				}
-				defer stats.Close()
-			}
 			var (
 				out *sinks
 				sum = term.NewSummary(term.OptionsFor(cmd.OutOrStdout()))
@@ -106,6 +101,21 @@ With --out it also writes, to a folder:
 				}
 			})
 			if out, err = o.open(cmd.Context(), cmd, p.Metrics); err != nil {
+				return err
+			}
+			defer out.close(cmd.Context())
+			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
+				return err
+			}
+			defer live.Close()
+			if traps {
+				stats, err := bpf.EnableStats()
+				if err != nil {
+					return withCode(exitHost, fmt.Errorf("counting traps: %w", err))
+				}
+				defer stats.Close()
+			}
+			if err := out.file(&o, cmd); err != nil {
 				return err
 			}
 			loadTokens(live.Engine, p, opt)
@@ -189,9 +199,10 @@ type profileReport struct {
 }
 
 // outFiles are the files of --out. They appear together, at the end: a run that
-// fails leaves the folder as it was.
+// fails leaves the folder as it was, and makes none.
 type outFiles struct {
 	dir, tmp string
+	made     []string // folders that were not there before, the innermost first
 	spans    *jsonl.Sink
 	err      error // of the first failed write
 }
@@ -200,20 +211,26 @@ func newOutFiles(dir string, defaults export.Defaults) (*outFiles, error) {
 	fail := func(err error) (*outFiles, error) {
 		return nil, withCode(exitExport, fmt.Errorf("preparing --out %s: %w", dir, err))
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fail(err)
+	f := &outFiles{dir: dir}
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		if _, err := os.Lstat(d); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		f.made = append(f.made, d)
 	}
-	tmp, err := os.MkdirTemp(dir, ".inferspan-")
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		f.tmp, err = os.MkdirTemp(dir, ".inferspan-")
+	}
+	if err == nil {
+		f.spans, err = jsonl.Create(filepath.Join(f.tmp, "spans.jsonl"))
+	}
 	if err != nil {
+		f.discard()
 		return fail(err)
 	}
-	spans, err := jsonl.Create(filepath.Join(tmp, "spans.jsonl"))
-	if err != nil {
-		os.RemoveAll(tmp)
-		return fail(err)
-	}
-	spans.SetDefaults(defaults)
-	return &outFiles{dir: dir, tmp: tmp, spans: spans}, nil
+	f.spans.SetDefaults(defaults)
+	return f, nil
 }
 
 func (f *outFiles) tree(t *trace.Tree) {
@@ -251,5 +268,12 @@ func (f *outFiles) finish(metrics, summary []byte, report *profileReport) error 
 	return nil
 }
 
-// discard removes what did not get its place.
-func (f *outFiles) discard() { os.RemoveAll(f.tmp) }
+// discard removes what did not get its place, and folders that were made for it.
+func (f *outFiles) discard() {
+	if f.tmp != "" {
+		os.RemoveAll(f.tmp)
+	}
+	for _, d := range f.made {
+		os.Remove(d) // not if something is in it
+	}
+}

@@ -50,10 +50,12 @@ exactly, derived, or not, and why.`,
 			for _, s := range skipped {
 				fmt.Fprintln(cmd.ErrOrStderr(), term.Clean(fmt.Sprintf("process %d: %s", s.PID, s.Reason)))
 			}
-			blind := cannotLook(cmd.Context())
+			blind, nested := cannotLook(cmd.Context())
 			switch {
 			case len(engines) == 0 && blind:
 				return withCode(exitHost, errors.New("no engine found, but processes of others could not be looked at: run as root, or with CAP_SYS_PTRACE"))
+			case len(engines) == 0 && nested:
+				return withCode(exitTarget, errors.New("no engine found in this PID namespace, which is not the host's: run in that (--pid=host, hostPID: true)"))
 			case len(engines) == 0:
 				return withCode(exitTarget, errors.New("no engine found on this host"))
 			case blind:
@@ -67,11 +69,15 @@ exactly, derived, or not, and why.`,
 	return c
 }
 
-// cannotLook reports whether the right to look at other processes is missing.
-func cannotLook(ctx context.Context) bool {
+// cannotLook reports whether the right to look at other processes is missing, and
+// whether only those of a PID namespace are seen.
+func cannotLook(ctx context.Context) (blind, nested bool) {
 	rep := host.Checker{Passive: true}.Check(ctx)
-	it := rep.Item("CAP_SYS_PTRACE")
-	return it != nil && it.State != host.OK
+	lacks := func(name string) bool {
+		it := rep.Item(name)
+		return it != nil && it.State != host.OK
+	}
+	return lacks("CAP_SYS_PTRACE"), lacks(host.PIDNamespace)
 }
 
 func printEngines(w io.Writer, engines []target.Engine, rep *host.Report, verbose bool) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -39,6 +40,7 @@ summary, also on another machine.
 
 A recording holds prompts and, with --content, completions. With --redact texts
 and token ids are blanked, so that it may be shared; times, sizes and counts stay.
+Only a redacted one can be read by other users of this host.
 Credentials in headers are never recorded.`,
 		Example: `  inferspan record --pid 4242 -o run.isr --duration 1m
   inferspan record --pid 4242 -o run.isr --redact        until Ctrl-C`,
@@ -49,20 +51,28 @@ Credentials in headers are never recorded.`,
 			if duration < 0 {
 				return withCode(exitUsage, fmt.Errorf("--duration %s: want 0 or more", duration))
 			}
+			if err := checkPID(pid); err != nil {
+				return err
+			}
 			lo, err := cost.options(content)
 			if err != nil {
 				return err
 			}
 			var live *agent.Live
 			attachLines(cmd.ErrOrStderr(), &lo, &live, nil)
-			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
-				return err
+			mode := os.FileMode(0o600) // prompts are in it
+			if redact {
+				mode = 0o644
 			}
-			defer live.Close()
-			f, err := newFile(out)
+			f, err := newFile(out, mode)
 			if err != nil {
 				return err
 			}
+			if live, err = openLive(cmd.Context(), pid, lo); err != nil {
+				f.discard()
+				return err
+			}
+			defer live.Close()
 			defer func() { err = f.end(err) }()
 			w, err := recording.NewWriter(f, recording.Meta{
 				Tool: version, Started: time.Now().UTC(), Kernel: host.Release(), Arch: runtime.GOARCH,
@@ -105,9 +115,9 @@ type file struct {
 	name string // "": written in place
 }
 
-// newFile makes a file beside name that end moves there. What is no regular
-// file, such as a pipe, is written to as it is.
-func newFile(name string) (*file, error) {
+// newFile makes a file beside name that end moves there, with the mode less the
+// umask. What is no regular file, such as a pipe, is written to as it is.
+func newFile(name string, mode os.FileMode) (*file, error) {
 	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
 		f, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err != nil {
@@ -115,7 +125,15 @@ func newFile(name string) (*file, error) {
 		}
 		return &file{File: f}, nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	var (
+		f   *os.File
+		err error = os.ErrExist
+	)
+	// Not os.CreateTemp, whose files are private whatever the umask.
+	for try := 0; try < 100 && errors.Is(err, os.ErrExist); try++ {
+		tmp := filepath.Join(filepath.Dir(name), fmt.Sprintf(".%s.%d", filepath.Base(name), rand.Uint32()))
+		f, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	}
 	if err != nil {
 		var pe *os.PathError
 		if errors.As(err, &pe) {
@@ -126,13 +144,22 @@ func newFile(name string) (*file, error) {
 	return &file{f, name}, nil
 }
 
-// end closes the file. If writing failed it is removed, else it gets its name.
+// discard closes the file and leaves nothing of it.
+func (f *file) discard() {
+	f.Close()
+	if f.name != "" {
+		os.Remove(f.File.Name())
+	}
+}
+
+// end closes the file. If writing failed or was interrupted it is removed, else it
+// gets its name.
 func (f *file) end(err error) error {
 	cerr := f.Close()
 	if f.name == "" {
 		return errors.Join(err, withCode(exitExport, cerr))
 	}
-	if code := exitCode(err); err != nil && code == exitExport {
+	if err != nil && (exitCode(err) == exitExport || errors.Is(err, errInterrupted)) {
 		os.Remove(f.File.Name())
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -39,7 +40,7 @@ used; the exit code is then 5.`,
   inferspan replay run.isr --to jsonl > spans.jsonl
   inferspan replay run.isr --to otlp --otlp-endpoint http://127.0.0.1:4318
   inferspan replay run.isr --to prom`,
-		Args: cobra.ExactArgs(1),
+		Args: one("recording"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			opt, err := d.options()
 			if err != nil {
@@ -47,6 +48,9 @@ used; the exit code is then 5.`,
 			}
 			if !slices.Contains(replayTargets, to) {
 				return withCode(exitUsage, fmt.Errorf("--to %q: want one of %s", to, strings.Join(replayTargets, ", ")))
+			}
+			if err := noEmpty(cmd, "output", "otlp-endpoint"); err != nil {
+				return err
 			}
 			switch {
 			case to != "otlp" && o.endpoint != "":
@@ -59,13 +63,13 @@ used; the exit code is then 5.`,
 				return withCode(exitRecording, fmt.Errorf("opening the recording: %w", err))
 			}
 			defer f.Close()
-			r, err := recording.NewReader(f)
+			r, err := recording.NewReader(interruptible{cmd.Context(), f})
 			if err != nil {
-				return withCode(exitRecording, fmt.Errorf("%s: %w", args[0], err))
+				return replayError(args[0], err)
 			}
 			w := cmd.OutOrStdout()
 			if output != "" {
-				of, err := newFile(output)
+				of, err := newFile(output, 0o600)
 				if err != nil {
 					return err
 				}
@@ -78,10 +82,7 @@ used; the exit code is then 5.`,
 				for _, n := range notes {
 					fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: note: %s\n", n)
 				}
-				if err != nil {
-					err = withCode(exitRecording, fmt.Errorf("%s: %w", args[0], err))
-				}
-				return p, err
+				return p, replayError(args[0], err)
 			}
 			switch to {
 			case "jsonl":
@@ -92,6 +93,9 @@ used; the exit code is then 5.`,
 				return replayJSONL(cmd, w, defaults, run)
 			case "prom":
 				p, rerr := run(func(*trace.Tree) {})
+				if errors.Is(rerr, errInterrupted) {
+					return rerr
+				}
 				defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
 				if err != nil {
 					return withCode(exitUsage, err)
@@ -105,6 +109,9 @@ used; the exit code is then 5.`,
 				opt.StepRecords = true
 				sum := term.NewSummary(term.OptionsFor(w))
 				p, rerr := run(sum.Tree)
+				if errors.Is(rerr, errInterrupted) {
+					return rerr // a summary of some part would pass for one of the whole
+				}
 				for _, n := range p.Notes() {
 					sum.Note(n.Text)
 				}
@@ -112,6 +119,9 @@ used; the exit code is then 5.`,
 				sum.SetGPUs(p.GPUs())
 				sum.SetGPUWork(p.GPUWork())
 				sum.SetKernels(p.Kernels())
+				if rerr != nil {
+					sum.Note(fmt.Sprintf("what follows is not in this summary: %v", rerr))
+				}
 				if err := sum.Write(w); err != nil {
 					return withCode(exitExport, err)
 				}
@@ -122,7 +132,7 @@ used; the exit code is then 5.`,
 				if out, err = o.open(cmd.Context(), cmd, nil); err != nil {
 					return err
 				}
-				p, rerr := run(out.wait)
+				p, rerr := run(func(t *trace.Tree) { out.wait(cmd.Context(), t) })
 				out.metrics(p.Metrics())
 				if err := out.close(cmd.Context()); err != nil {
 					return err
@@ -143,6 +153,34 @@ used; the exit code is then 5.`,
 	d.flags(c)
 	must(c.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(replayTargets, cobra.ShellCompDirectiveNoFileComp)))
 	return c
+}
+
+// errInterrupted ends a replay whose context has ended.
+var errInterrupted = errors.New("interrupted")
+
+// replayError gives an error of reading a recording its exit code. Of an interrupt
+// the recording is not to blame.
+func replayError(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errInterrupted):
+		return fmt.Errorf("replaying %s: %w", name, errInterrupted)
+	}
+	return withCode(exitRecording, fmt.Errorf("%s: %w", name, err))
+}
+
+// interruptible is a reader that fails with errInterrupted once its context has ended.
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i interruptible) Read(b []byte) (int, error) {
+	if i.ctx.Err() != nil {
+		return 0, errInterrupted
+	}
+	return i.r.Read(b)
 }
 
 // replayJSONL writes spans without a queue: a replay can wait for its output.

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"inferspan/agent"
 	"inferspan/correlate"
@@ -109,9 +112,20 @@ func (o *outputs) flags(c *cobra.Command) {
 }
 
 // check finds wrong values before any work.
-func (o *outputs) check() error {
+func (o *outputs) check(c *cobra.Command) error {
 	if o.every < time.Second {
 		return withCode(exitUsage, fmt.Errorf("--metric-interval %s: want at least 1s", o.every))
+	}
+	return noEmpty(c, "otlp-endpoint", "jsonl", "prometheus")
+}
+
+// noEmpty refuses flags that were given without a value, as a variable that is not
+// set makes them: the output would be missing without a word.
+func noEmpty(c *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return withCode(exitUsage, fmt.Errorf("--%s is empty: give it a value or leave it out", name))
+		}
 	}
 	return nil
 }
@@ -121,12 +135,15 @@ func (o *outputs) any() bool { return o.otlp || o.endpoint != "" || o.jsonl != "
 
 // sinks are the open outputs of a run.
 type sinks struct {
-	queues []*export.Queue
-	server *prom.Server
+	queues   []*export.Queue
+	server   *prom.Server
+	defaults export.Defaults
+	closed   bool
 }
 
-// open opens the outputs. An OTLP receiver that cannot be reached is an error
-// now, not after the run.
+// open opens the outputs but for the file of JSON lines, which file does. An OTLP
+// receiver that cannot be reached is an error now, not after the run, and so is a
+// folder that takes no file: this comes before the engine is touched.
 func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() metric.Snapshot) (_ *sinks, err error) {
 	s := &sinks{}
 	defer func() {
@@ -134,12 +151,14 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 			s.close(ctx)
 		}
 	}()
-	defaults, err := export.DefaultsFromEnv(o.service, os.Getenv)
-	if err != nil {
+	if s.defaults, err = export.DefaultsFromEnv(o.service, os.Getenv); err != nil {
 		return nil, withCode(exitUsage, err)
 	}
+	if err := takesFile(o.jsonl); o.jsonl != "" && o.jsonl != "-" && err != nil {
+		return nil, withCode(exitExport, fmt.Errorf("creating %s: %w", o.jsonl, err))
+	}
 	if o.otlp || o.endpoint != "" {
-		sink, err := otlp.New(ctx, otlp.Options{Endpoint: o.endpoint, Defaults: defaults, Version: version})
+		sink, err := otlp.New(ctx, otlp.Options{Endpoint: o.endpoint, Defaults: s.defaults, Version: version})
 		if err != nil {
 			return nil, withCode(exitUsage, err)
 		}
@@ -151,20 +170,10 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 		}
 		s.add(sink, cmd, export.QueueOptions{Name: "otlp"})
 	}
-	if o.jsonl != "" {
-		sink := jsonl.New(cmd.OutOrStdout())
-		if o.jsonl != "-" {
-			if sink, err = jsonl.Create(o.jsonl); err != nil {
-				return nil, withCode(exitExport, err)
-			}
-		}
-		sink.SetDefaults(defaults)
-		s.add(sink, cmd, export.QueueOptions{Name: "jsonl", Steps: o.steps})
-	}
 	if o.prom != "" {
 		h, err := prom.Handler(
 			func() *metric.Snapshot { m := snapshot(); return &m },
-			prom.HandlerOptions{Defaults: defaults, Version: version, Queues: s.stats, Log: func(err error) {
+			prom.HandlerOptions{Defaults: s.defaults, Version: version, Queues: s.stats, Log: func(err error) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: %v\n", err)
 			}})
 		if err == nil {
@@ -176,6 +185,34 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 		fmt.Fprintf(cmd.ErrOrStderr(), "metrics on http://%s/metrics\n", s.server.Addr())
 	}
 	return s, nil
+}
+
+// file opens the file of JSON lines, which empties one that is there: not before
+// the run can begin.
+func (s *sinks) file(o *outputs, cmd *cobra.Command) (err error) {
+	if o.jsonl == "" {
+		return nil
+	}
+	sink := jsonl.New(cmd.OutOrStdout())
+	if o.jsonl != "-" {
+		if sink, err = jsonl.Create(o.jsonl); err != nil {
+			return withCode(exitExport, err)
+		}
+	}
+	sink.SetDefaults(s.defaults)
+	s.add(sink, cmd, export.QueueOptions{Name: "jsonl", Steps: o.steps})
+	return nil
+}
+
+// takesFile finds out whether the named file can be written, without making it.
+func takesFile(name string) error {
+	if st, err := os.Stat(name); err == nil {
+		if st.IsDir() {
+			return syscall.EISDIR
+		}
+		return unix.Access(name, unix.W_OK)
+	}
+	return unix.Access(filepath.Dir(name), unix.W_OK|unix.X_OK)
 }
 
 func (s *sinks) add(sink export.Sink, cmd *cobra.Command, q export.QueueOptions) {
@@ -192,10 +229,10 @@ func (s *sinks) tree(t *trace.Tree) {
 }
 
 // wait hands a tree to the queues as fast as they deliver: for a source that
-// can wait, unlike a live run.
-func (s *sinks) wait(t *trace.Tree) {
+// can wait, unlike a live run. It does not wait once ctx has ended.
+func (s *sinks) wait(ctx context.Context, t *trace.Tree) {
 	for _, q := range s.queues {
-		for st := q.Stats(); st.Waiting.Spans > 4096; st = q.Stats() {
+		for st := q.Stats(); st.Waiting.Spans > 4096 && ctx.Err() == nil; st = q.Stats() {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
@@ -216,8 +253,13 @@ func (s *sinks) metrics(m metric.Snapshot) {
 	}
 }
 
-// close delivers what waits. The error says what could not be delivered.
+// close delivers what waits. The error says what could not be delivered. A second
+// call does nothing.
 func (s *sinks) close(ctx context.Context) error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
 	// The command's context has ended by an interrupt at this point; what waits
 	// is delivered all the same, within the queues' own limit.
 	ctx = context.WithoutCancel(ctx)
