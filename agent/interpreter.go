@@ -103,7 +103,7 @@ func (w *watching) report(ctx context.Context) {
 				}
 				for _, pl := range x.Plans {
 					if pl.Plan != 0 {
-						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped, Level: x.Level}
+						n.Plans[pl.Plan] = note.Plan{Name: pl.Name, Slots: pl.Slots, Dropped: pl.Dropped, Level: x.Level, Behind: w.probes[i].Behind && !s.Shared}
 					}
 				}
 				if s.Attached && x.Level > 0 {

@@ -307,9 +307,6 @@ func (c *Correlator) noteUnavailable(v *view, has func(string) bool) {
 			miss(signal.DetailArrivals, semconv.AttrGenAILatencyTimeInQueue)
 		}
 	}
-	if c.opt.Steps >= StepsRefs {
-		miss(signal.DetailSteps, semconv.AttrInferspanStepsCount)
-	}
 	if !r.pooling {
 		miss(signal.DetailTokenize, semconv.AttrGenAILatencyTimeInTokenize)
 		miss(signal.DetailDetokenize, semconv.AttrGenAILatencyTimeInDetokenize)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sort"
+	"strings"
 	"testing"
 
 	"inferspan/correlate/metric"
@@ -466,6 +467,13 @@ func contradicts(t *testing.T, whole, part []*trace.Tree) {
 			for _, a := range s.Attrs {
 				switch a.Key {
 				case semconv.AttrInferspanDerived, semconv.AttrInferspanDerivedMethods, semconv.AttrInferspanPartial, semconv.AttrInferspanCorrelation:
+					continue
+				case semconv.AttrInferspanUnavailable:
+					for _, u := range a.Value.([]string) {
+						if name, _, _ := strings.Cut(u, ": "); s.Attr(name) != nil {
+							t.Errorf("%s %s: %s is there and listed: %s", s.Name, key(s), name, u)
+						}
+					}
 					continue
 				case semconv.AttrInferspanOutcome, semconv.AttrErrorType, semconv.AttrInferspanFinishReason:
 					if unsure || slices.Contains(derived, semconv.AttrInferspanOutcome) {

@@ -20,8 +20,9 @@ func (*sglangRules) abortEnds() bool { return false }
 // idleEnds: those that wait for the other part of disaggregated serving are not counted.
 func (*sglangRules) idleEnds() bool { return false }
 
-// stepsOf: a client that does not stream gets the tokens of many steps in one output.
-func (*sglangRules) stepsOf(_, tokens int64) int64 { return tokens }
+// stepsOf: a client that does not stream gets the tokens of many steps in one output. One that
+// asks for none has a prefill all the same.
+func (*sglangRules) stepsOf(outputs, tokens int64) int64 { return max(tokens, min(outputs, 1)) }
 
 func (*sglangRules) hasEvents() bool { return false }
 

@@ -387,10 +387,20 @@ func (n *requestSteps) prefillTokens() []int64 {
 	return out
 }
 
-// stepRefs adds the references to r's steps.
+// stepRefs adds the references to r's steps, or says why there are none.
 func (c *Correlator) stepRefs(v *view, a *attrs) {
 	r := v.r
-	if c.opt.Steps < StepsRefs || !c.stepsComplete(r) {
+	if c.opt.Steps < StepsRefs {
+		return
+	}
+	if !c.stepsComplete(r) {
+		why := cmp.Or(r.lostDetail(signal.DetailSteps), r.lessOf(signal.DetailSteps))
+		if why == "" && r.core.eng.seen.Steps && (r.end == endFinished || r.end == endAborted) {
+			why = reasonSteps
+		}
+		if why != "" && !r.unseen {
+			v.unavailable.add(semconv.AttrInferspanStepsCount + ": " + why)
+		}
 		return
 	}
 	n := r.steps

@@ -419,13 +419,13 @@ func TestStepsBeforeProbes(t *testing.T) {
 	}{
 		{"none", signal.Some[int64](10), 11, 90, 0, nil},
 		{"one was under way", signal.Some[int64](11), 11, 90, 0, nil},
-		{"two before the request, one of it", signal.Some[int64](8), 12, 105, 3, []string{
+		{"two before the request, one of it", signal.Some[int64](8), 12, 105, 3, []string{"inferspan.steps.count: it began before the probes were in",
 			"gen_ai.latency.time_in_queue: it began before the probes were in", "gen_ai.latency.time_in_model_prefill: it began before the probes were in",
-			"gen_ai.latency.time_in_model_inference: it began before the probes were in", "inferspan.steps.count: it began before the probes were in"}},
+			"gen_ai.latency.time_in_model_inference: it began before the probes were in"}},
 		{"another count", signal.Some[int64](1 << 30), 11, 90, 0, nil},
-		{"not known", signal.Opt[int64]{}, 12, 105, 0, []string{
+		{"not known", signal.Opt[int64]{}, 12, 105, 0, []string{"inferspan.steps.count: it began before the probes were in",
 			"gen_ai.latency.time_in_queue: it began before the probes were in", "gen_ai.latency.time_in_model_prefill: it began before the probes were in",
-			"gen_ai.latency.time_in_model_inference: it began before the probes were in", "inferspan.steps.count: it began before the probes were in"}},
+			"gen_ai.latency.time_in_model_inference: it began before the probes were in"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := chunked().silently()

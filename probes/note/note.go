@@ -174,6 +174,8 @@ type Plan struct {
 	Dropped map[string]string `json:"dropped,omitempty"` // slots that no capture has, with the reason
 	// Level is 0 if it has all there is, else how much lighter it is than that.
 	Level int `json:"level,omitempty"`
+	// Behind: captures are taken when a message has been sent, after its record; else before.
+	Behind bool `json:"behind,omitempty"`
 }
 
 // Put makes the record of a note. at is CLOCK_MONOTONIC, ns. The error is that of

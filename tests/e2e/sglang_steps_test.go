@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -39,7 +41,50 @@ func sglangSteps(t *testing.T, steps int, call, roomy bool, flags []string) {
 	stop := e.record(t, file)
 	mixedLoads(t, e, log, steps+countLines(t, log), "min_tokens")
 	stop()
-	compareBatches(t, file, readBatches(t, log), steps, call, roomy)
+	truth := readBatches(t, log)
+	first := compareBatches(t, file, truth, steps, call, roomy)
+	compareCounts(t, file, truth, first)
+}
+
+// compareCounts compares what requests that ended by their length tell of the steps that they
+// were in: none is behind it then, as there may be of others that had been launched.
+func compareCounts(t *testing.T, file string, truth map[int64]*batchTruth, first int64) {
+	lines := filepath.Join(outDir(t), "steps.jsonl")
+	if out, err := exec.Command(binary, "replay", file, "--steps", "1", "--to", "jsonl", "-o", lines).CombinedOutput(); err != nil {
+		t.Fatalf("replay: %v\n%s", err, out)
+	}
+	in := map[string][]int64{}
+	for _, n := range slices.Sorted(maps.Keys(truth)) {
+		for _, id := range truth[n].Reqs {
+			in[id] = append(in[id], n)
+		}
+	}
+	f := faults{t: t}
+	compared := 0
+	for _, s := range readSpans(t, lines) {
+		if s.text("inferspan.finish_reason") != "length" || s.Attrs["inferspan.partial"] != nil {
+			continue
+		}
+		steps := in[s.text("rid")]
+		if len(steps) == 0 {
+			f.add("%s: is in no step of the log", s.Name)
+			continue
+		}
+		if reason := fmt.Sprint(s.Attrs["inferspan.unavailable"]); steps[0] <= first && strings.Contains(reason, "inferspan.steps.count: ") {
+			continue // what the first batch that is seen is to its requests is not known
+		}
+		compared++
+		for name, want := range map[string]int64{"count": int64(len(steps)), "first": steps[0], "last": steps[len(steps)-1]} {
+			if got, ok := s.number("inferspan.steps." + name); !ok || int64(got) != want {
+				f.add("%s: steps.%s is %v, want %d: %v", s.Name, name, s.Attrs["inferspan.steps."+name], want, s.Attrs["inferspan.unavailable"])
+			}
+		}
+	}
+	if compared < 50 {
+		f.add("%d requests were compared", compared)
+	}
+	f.end("requests")
+	t.Logf("%d requests were in as many steps as the scheduler logged", compared)
 }
 
 // batchTruth is a batch as the scheduler logged it.
@@ -72,9 +117,9 @@ func readBatches(t *testing.T, log string) map[int64]*batchTruth {
 	return out
 }
 
-func compareBatches(t *testing.T, file string, truth map[int64]*batchTruth, least int, call, roomy bool) {
+func compareBatches(t *testing.T, file string, truth map[int64]*batchTruth, least int, call, roomy bool) (first int64) {
 	f := &faults{t: t}
-	var first, last int64
+	var last int64
 	var launched float64 // when the batch before was
 	seen := map[int64]bool{}
 	whole := map[string]bool{} // requests that were in a batch with the rest of their prompt
@@ -185,4 +230,5 @@ func compareBatches(t *testing.T, file string, truth map[int64]*batchTruth, leas
 	}
 	t.Logf("%d steps (%s) with %d requests: %d chunks of prompts, %d resumed, %d of unknown phase, %d not whole; of %d the end is known%s",
 		n, counted(modes), requests, chunks, resumed, unknown, partial, ends, &delay)
+	return first
 }

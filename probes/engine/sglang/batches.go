@@ -29,6 +29,7 @@ type process struct {
 	number  int64       // of the last batch
 	some    bool        // there was one
 	at      signal.Mono // when it was captured
+	sent    signal.Mono // when the latest outputs were sent
 	batches []*batch    // without a result yet, in their order
 	ahead   bool        // stager.ahead
 	step    signal.Step
@@ -349,6 +350,12 @@ func (l *life) entry(after signal.Mono) signal.StepEntry {
 // outputs: the outputs of a batch are about to be sent.
 func (c *Captures) outputs(p *process, s *stager, v reading) {
 	p.count++
+	// The message has told that requests have ended by then.
+	update := s.at
+	if v.l.behind && p.sent != 0 {
+		update = p.sent
+	}
+	p.sent = 0
 	n, ok := v.int(slotNumber)
 	if ok {
 		s.upto = n
@@ -365,7 +372,7 @@ func (c *Captures) outputs(p *process, s *stager, v reading) {
 			p.give(p.batches[0], 0, s)
 		}
 		if len(p.batches) > 0 && p.batches[0].number.V == n {
-			p.give(p.batches[0], s.at, s)
+			p.give(p.batches[0], update, s)
 		}
 	} else {
 		// A prefill server answers when the caches are handed over.

@@ -53,13 +53,14 @@ type layout struct {
 	place                                            map[string]int
 	entering, decoding, before, sent, decoded, ended list
 	dim                                              bool // none of them has stamps
+	behind                                           bool // note.Plan.Behind
 	left                                             [len(slotsLeft)]list
 }
 
 // Plan announces a plan by its number in captures.
 func (c *Captures) Plan(number uint32, p note.Plan) {
 	l := layout{
-		plan: p.Name, place: map[string]int{},
+		plan: p.Name, place: map[string]int{}, behind: p.Behind,
 		entering: listOf(p.Slots, slotEntering), decoding: listOf(p.Slots, slotDecoding),
 		before: listOf(p.Slots, slotBefore), sent: listOf(p.Slots, slotSent), decoded: listOf(p.Slots, slotDecoded), ended: listOf(p.Slots, slotEnded),
 	}
@@ -92,6 +93,9 @@ func (c *Captures) Core(pid uint32, core signal.Core) { c.process(pid).core = co
 
 // Follows says that a scheduler does what another one does, the first of its ranks.
 func (c *Captures) Follows(pid uint32, first signal.Core) { c.process(pid).first = first }
+
+// Sent says that a scheduler sends outputs at a moment.
+func (c *Captures) Sent(pid uint32, at signal.Mono) { c.process(pid).sent = at }
 
 // Exit forgets a process.
 func (c *Captures) Exit(pid uint32) { delete(c.processes, pid) }

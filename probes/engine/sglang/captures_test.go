@@ -263,3 +263,38 @@ func TestStepLaunched(t *testing.T) {
 		}
 	}
 }
+
+// TestStepEnds: a step ends with the message of its outputs, also where the look is behind it.
+func TestStepEnds(t *testing.T) {
+	const batch, outputs = 1, 2
+	for _, c := range []struct {
+		name   string
+		behind bool
+		sent   []signal.Mono // of the second batch
+		want   []signal.Mono
+	}{
+		{"looked at behind its message", true, []signal.Mono{23e6}, []signal.Mono{14e6, 23e6}},
+		{"its message was lost", true, nil, []signal.Mono{14e6, 25e6}},
+		{"looked at before its message", false, []signal.Mono{23e6}, []signal.Mono{15e6, 25e6}},
+	} {
+		s := &scene{t: t, c: NewCaptures(1, "none"), decodes: map[int64]bool{}}
+		slots := []string{slotNumber, slotLaunch, "decoding:rid"}
+		s.c.Plan(batch, note.Plan{Name: planBatch, Slots: slots})
+		s.c.Plan(outputs, note.Plan{Name: planOutputs, Slots: []string{slotNumber}, Behind: c.behind})
+		for n, sent := range [][]signal.Mono{{14e6}, c.sent} {
+			at := float64(10 * (n + 1))
+			s.play(batch, at, slots, map[string]plan.Value{slotNumber: intValue(int64(n + 1)), slotLaunch: timeValue(at), slotDecoding: listValue([]req{{id: "a"}}, nil, 0)})
+			for _, x := range sent {
+				s.c.Sent(testPID, x)
+			}
+			s.play(outputs, at+5, []string{slotNumber}, map[string]plan.Value{slotNumber: intValue(int64(n + 1))})
+		}
+		var got []signal.Mono
+		for _, g := range s.w.steps {
+			got = append(got, g.Update)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: ends %v, want %v", c.name, got, c.want)
+		}
+	}
+}

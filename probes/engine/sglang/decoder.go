@@ -222,6 +222,7 @@ func (d *Decoder) Message(m *wire.Message, emit func(signal.Signal)) {
 			d.stats.Other++
 			return
 		}
+		d.capture.Sent(m.PID, signal.Mono(m.End))
 		d.outputsOf(m, x, emit)
 	default:
 		d.stats.Other++
