@@ -118,6 +118,16 @@ func TestWithoutCapabilities(t *testing.T) {
 			t.Errorf("not usable: %+v", r.Items)
 		}
 	})
+	t.Run("without admin", func(t *testing.T) {
+		r := checkWith(t, "1ffffdfffff")
+		if r.OK(Uprobe) {
+			state(t, &r, "CAP_SYS_ADMIN", OK, "not needed")
+			return
+		}
+		state(t, &r, "CAP_SYS_ADMIN", Missing, "grant CAP_SYS_ADMIN")
+		state(t, &r, Uprobe, Missing, "not permitted")
+		state(t, &r, Uprobe, Missing, "with CAP_SYS_ADMIN")
+	})
 	t.Run("without ptrace", func(t *testing.T) {
 		r := checkWith(t, "1fffff7ffff")
 		state(t, &r, "CAP_SYS_PTRACE", Missing, "grant CAP_SYS_PTRACE")

@@ -163,11 +163,9 @@ func (c Checker) capabilities() uint64 {
 func has(caps uint64, number int) bool { return caps>>number&1 != 0 }
 
 // sinceKernel has the release since which a capability is of no use here, as
-// {major, minor}: memory of BPF maps is charged to the memory cgroup since 5.11,
-// CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE exist since 5.8 and 5.9.
+// {major, minor}: memory of BPF maps is charged to the memory cgroup since 5.11.
 var sinceKernel = map[string][2]int{
 	"CAP_SYS_RESOURCE": {5, 11},
-	"CAP_SYS_ADMIN":    {5, 9},
 }
 
 func atLeast(release string, v [2]int) bool {
