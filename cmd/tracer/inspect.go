@@ -107,7 +107,7 @@ func inspectObject(pid int, path inspect.Path, o inspect.Options) (*inspect.Node
 func pythonError(err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return withCode(exitHost, fmt.Errorf("%w; reading another process needs root or CAP_SYS_PTRACE", err))
+		return withCode(exitHost, fmt.Errorf("%w; reading another process needs root, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH", err))
 	case errors.Is(err, python.ErrNotPython), errors.Is(err, python.ErrUnsupported), errors.Is(err, python.ErrGone):
 		return withCode(exitTarget, err)
 	}

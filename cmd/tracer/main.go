@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -20,7 +21,8 @@ func main() {
 	if err != nil {
 		var silent silentError
 		if !errors.As(err, &silent) {
-			fmt.Fprintf(os.Stderr, "inferspan: %v\n", err)
+			// Several errors in one are lines to errors.Join: who reads logs wants one.
+			fmt.Fprintf(os.Stderr, "inferspan: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		os.Exit(exitCode(err))
 	}

@@ -107,7 +107,11 @@ used; the exit code is then 5.`,
 				return rerr
 			case "summary":
 				opt.StepRecords = true
-				sum := term.NewSummary(term.OptionsFor(w))
+				style := term.OptionsFor(w)
+				if _, err := fmt.Fprintf(w, "%s\n\n", term.Wrap(recordedLine(r.Meta()), "", style.Width)); err != nil {
+					return withCode(exitExport, fmt.Errorf("writing the summary: %w", err))
+				}
+				sum := term.NewSummary(style)
 				p, rerr := run(sum.Tree)
 				if errors.Is(rerr, errInterrupted) {
 					return rerr // a summary of some part would pass for one of the whole
@@ -153,6 +157,30 @@ used; the exit code is then 5.`,
 	d.flags(c)
 	must(c.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(replayTargets, cobra.ShellCompDirectiveNoFileComp)))
 	return c
+}
+
+// recordedLine says where a recording comes from.
+func recordedLine(m recording.Meta) string {
+	line := "recorded " + m.Started.Local().Format("2006-01-02 15:04:05")
+	if m.Kernel != "" {
+		line += " on Linux " + m.Kernel
+	}
+	if m.Arch != "" {
+		line += " " + m.Arch
+	}
+	if m.Tool != "" {
+		line += " by inferspan " + m.Tool
+	}
+	if m.Redacted {
+		line += ", redacted"
+	}
+	if m.Content {
+		line += ", with whole responses"
+	}
+	if m.Note != "" {
+		line += ": " + m.Note
+	}
+	return term.Clean(line)
 }
 
 // errInterrupted ends a replay whose context has ended.

@@ -6,9 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 const recordings = "../../tests/captures/"
@@ -140,6 +142,80 @@ func TestReplayDamaged(t *testing.T) {
 	}
 	if got := strings.Join(strings.Fields(out), " "); !strings.Contains(got, "what follows is not in this summary") || !strings.Contains(got, "cut off at byte") {
 		t.Errorf("summary:\n%s", out)
+	}
+}
+
+// The summary begins with where the recording comes from.
+func TestReplayOrigin(t *testing.T) {
+	out, err := run(t.Context(), "replay", recordings+"chat.isr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(out, "\n\n")
+	for _, want := range []string{"recorded 2026-", " on Linux ", " by inferspan ", ", redacted: chat, seed 7"} {
+		if got := strings.Join(strings.Fields(head), " "); !strings.Contains(got, want) {
+			t.Errorf("%q does not say %q", got, want)
+		}
+	}
+}
+
+// README.md shows what the program prints of a recording: "..." stands for lines left out.
+func TestReadme(t *testing.T) {
+	zone := time.Local
+	defer func() { time.Local = zone }()
+	time.Local = time.UTC
+	t.Setenv("COLUMNS", "80")
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, ok := strings.Cut(string(text), "$ bin/inferspan replay tests/captures/preempt.isr\n")
+	shown, _, end := strings.Cut(shown, "```")
+	if !ok || !end {
+		t.Fatal("README.md shows no summary")
+	}
+	out, err := run(t.Context(), "replay", recordings+"preempt.isr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part := range strings.SplitSeq(strings.TrimPrefix(shown, "...\n"), "...\n") {
+		_, rest, ok := strings.Cut(out, part)
+		if !ok {
+			t.Fatalf("README.md shows\n%s\nwhich the program does not print; what is left of its output:\n%s", part, out)
+		}
+		out = rest
+	}
+}
+
+// What the documents say to type has commands and flags that there are.
+func TestDocumentedFlags(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flag := regexp.MustCompile(`(^|\s)--([a-z-]+)`)
+	line := regexp.MustCompile(`\binferspan (attach|profile|record|replay|ps|check|inspect)\b[^` + "`" + `#\n]*`)
+	n := 0
+	for _, name := range append(files, "../../README.md", "../../tests/captures/README.md", "../../Dockerfile") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range line.FindAllStringSubmatch(string(text), -1) {
+			c, _, err := newRoot().Find([]string{m[1]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range flag.FindAllStringSubmatch(m[0], -1) {
+				n++
+				if c.Flags().Lookup(f[2]) == nil && f[2] != "help" {
+					t.Errorf("%s: %s: there is no --%s", filepath.Base(name), m[0], f[2])
+				}
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("the documents name no flag")
 	}
 }
 
