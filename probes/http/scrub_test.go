@@ -10,16 +10,18 @@ import (
 	"inferspan/bpf/event"
 )
 
-func scrub(records []event.Record) []event.Record {
-	s := NewScrubber()
+// copied gives copies of the records to put, which may change them.
+func copied(records []event.Record, put func(*event.Record)) []event.Record {
 	out := make([]event.Record, len(records))
 	for i, r := range records {
 		r.Data = bytes.Clone(r.Data)
-		s.Put(&r)
+		put(&r)
 		out[i] = r
 	}
 	return out
 }
+
+func scrub(records []event.Record) []event.Record { return copied(records, NewScrubber().Put) }
 
 func joined(records []event.Record, dir uint8) string {
 	var b strings.Builder

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"inferspan/bpf/event/capture"
 	"inferspan/correlate/signal"
 	"inferspan/probes/engine/vllm"
 	"inferspan/probes/engine/vllm/vllmtest"
@@ -248,5 +249,63 @@ func TestInsideArrivalsBound(t *testing.T) {
 	x.first(many+2, 2, fmt.Sprintf("%d-84f4343d", many-1))
 	if len(x.got) != 6 || !strings.Contains(x.got[0], fmt.Sprintf("at %d known true", many)) || !strings.Contains(x.got[3], fmt.Sprintf("at %d known true", many-1)) {
 		t.Errorf("%q", x.got)
+	}
+}
+
+// A core that is part of a program sends nothing: requests and outputs are in its
+// captures.
+func TestInside(t *testing.T) {
+	e := vllmtest.SyntheticEngine("0.32.0")
+	e.Structs, e.Enums = structs(t, "0.32.0"), map[string]map[int64]string{"FinishReason": {0: "STOP", 1: "LENGTH"}}
+	e.Processes = []target.Process{{PID: core, Role: target.RoleCore, InProcess: true}}
+	d, err := vllm.NewDecoder(e, vllm.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	emit := func(s signal.Signal) {
+		switch s := s.(type) {
+		case *signal.EngineConfig:
+			got = append(got, fmt.Sprintf("config %+v", s.LogStats))
+		case *signal.RequestAdded:
+			got = append(got, fmt.Sprintf("added %s %s %v at %d %v", s.ID, s.ExternalID, s.PromptTokens, s.At, s.Known))
+		case *signal.Step:
+			got = append(got, fmt.Sprintf("step %d of %d phases %d", s.Number.V, len(s.Requests), s.Requests[0].Phase))
+		case *signal.StepOutput:
+			for _, o := range s.Outputs {
+				got = append(got, fmt.Sprintf("output %s %d %s %v at %d of %d", o.ID, o.NumTokens, o.FinishReason, o.Pooled, s.At, s.Stamp))
+			}
+		}
+	}
+	put := func(k note.Kind, v any) {
+		r, err := note.Put(k, core, 1, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Note(r, emit)
+	}
+	put(note.KindProbe, note.Probe{Detail: "steps", Plans: map[uint32]note.Plan{insidePlan: {Name: "update", Slots: insideSlots}}})
+	put(note.KindConfig, note.Config{LogStats: ptr(true)}) // what it keeps, it does not send
+	none := vllmtest.Missing(capture.MissingType)
+	step := func(at uint64, n int, values ...vllmtest.Slot) {
+		r := vllmtest.Capture(at, core, insidePlan, insideSlots, append([]vllmtest.Slot{val("step", n), val("in_flight", nil), val("output", vllmtest.Addr(16*n)), list("resumed")}, values...)...)
+		d.Capture(&r, emit)
+	}
+	step(10, 1, list("computed"), pairs("new", "0-84f4343d", 0, "1-9e31b7ca", 0), pairs("prompts", "0-84f4343d", 6, "1-9e31b7ca", none),
+		pairs("outputs", "0-84f4343d", 1, "1-9e31b7ca", 0), pairs("ends", nil, nil, 0, none), pairs("scheduled", "0-84f4343d", 6, "1-9e31b7ca", 3))
+	step(20, 2, list("computed", 6), pairs("new"), pairs("prompts"), pairs("outputs", "0-84f4343d", 3), pairs("ends", 1, nil), pairs("scheduled", "0-84f4343d", 3))
+	step(30, 3, list("computed", 9), pairs("new"), pairs("prompts"), pairs("outputs", none, 1), pairs("ends", 77, nil), pairs("scheduled", "0-84f4343d", 1))
+	want := []string{
+		"config {V:false OK:true}",
+		"added 0-84f4343d 0 {6 true} at 10 false", "added 1-9e31b7ca 1 {0 false} at 10 false",
+		"step 1 of 2 phases 2", "output 0-84f4343d 1  false at 10 of 10", "output 1-9e31b7ca 0 stop true at 10 of 10",
+		"step 2 of 1 phases 3", "output 0-84f4343d 3 length false at 20 of 20",
+		"step 3 of 1 phases 3",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if s := d.Stats(); s.Broken != 0 || s.Truncated != 1 {
+		t.Errorf("%+v", s)
 	}
 }
