@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"inferspan/correlate/semconv"
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 )
@@ -50,52 +49,6 @@ func wantTree(t *testing.T, tr *trace.Tree, want string) {
 	want = strings.ReplaceAll(strings.TrimPrefix(want, "\n"), "\t", "")
 	if got := treeText(t, tr); got != want {
 		t.Errorf("the tree is\n%swant\n%s", got, want)
-	}
-}
-
-// sglangWellFormed checks what holds in every tree. Only with exact stamps are
-// stages within their threads, and those within their requests.
-func sglangWellFormed(t *testing.T, tr *trace.Tree, exact bool) {
-	t.Helper()
-	at := map[trace.SpanID]*trace.Span{}
-	for i := range tr.Spans {
-		s := &tr.Spans[i]
-		if s.TraceID == (trace.TraceID{}) || s.TraceID != tr.Spans[0].TraceID || s.SpanID == (trace.SpanID{}) || at[s.SpanID] != nil || s.Resource == nil {
-			t.Errorf("%s: ids %x %x", s.Name, s.TraceID, s.SpanID)
-		}
-		at[s.SpanID] = s
-		if s.End < s.Start {
-			t.Errorf("%s ends %d ns before it starts", s.Name, s.Start-s.End)
-		}
-		for _, l := range s.Links {
-			if o := at[l.SpanID]; l.TraceID != s.TraceID || o == nil || layerOf(o).Layer != "native_stage" {
-				t.Errorf("%s is linked to what does not come before it", s.Name)
-			}
-		}
-		if !slices.IsSortedFunc(s.Events, func(a, b trace.Event) int { return int(a.Time - b.Time) }) {
-			t.Errorf("%s: events out of order", s.Name)
-		}
-		if i == 0 {
-			if (s.ParentID != trace.SpanID{}) != s.RemoteParent {
-				t.Errorf("root %s: parent %x, remote %v", s.Name, s.ParentID, s.RemoteParent)
-			}
-			continue
-		}
-		p := at[s.ParentID]
-		if p == nil {
-			t.Errorf("%s comes before its parent or has none in its tree", s.Name)
-			continue
-		}
-		if exact && (s.Start < p.Start || s.End > p.End) && layerOf(p).Layer != "entry" {
-			t.Errorf("%s from %d to %d outside of %s from %d to %d", s.Name, s.Start, s.End, p.Name, p.Start, p.End)
-		}
-		parents := layerOf(s).Parents
-		entry := layerOf(s).ID == semconv.SpanSGLangRequest && layerOf(p).Layer == "entry"
-		// After a retraction a forward stage runs within the one before.
-		within := layerOf(s).Layer == "native_stage" && p.Name == semconv.NameDecodeForward
-		if !slices.Contains(parents, layerOf(p).ID) && !entry && !within {
-			t.Errorf("%s below %s", s.Name, p.Name)
-		}
 	}
 }
 
