@@ -251,6 +251,8 @@ func classify(err error) error {
 	return explain(err)
 }
 
+var errGRPC = errors.New("the answer is HTTP/2, as of OTLP by gRPC (port 4317 mostly); wanted is the port of OTLP by HTTP (4318 mostly)")
+
 // explain shortens the error of a failed connection to the URL and the reason.
 func explain(err error) error {
 	var ue *url.Error
@@ -265,6 +267,9 @@ func explain(err error) error {
 		cause = errno
 	case errors.As(cause, &dns):
 		cause = dns
+	case strings.Contains(cause.Error(), `malformed HTTP response "\x00\x00`):
+		// The first frame of HTTP/2, which a server sends without being asked.
+		cause = errGRPC
 	}
 	return fmt.Errorf("exporting to %s: %w", ue.URL, cause)
 }

@@ -226,3 +226,27 @@ func TestNothingLeaks(t *testing.T) {
 		t.Errorf("%d goroutines, %d files; %d and %d before", runtime.NumGoroutine(), files(), goroutines, fds)
 	}
 }
+
+// A receiver of OTLP by gRPC, which is one port away, is told as such.
+func TestProbeGRPC(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00")) // SETTINGS
+			c.Read(make([]byte, 4096))
+			c.Close()
+		}
+	}()
+	s := open(t, Options{Endpoint: "http://" + l.Addr().String()})
+	if err := s.Probe(short(t, 10*time.Second)); err == nil || !strings.Contains(err.Error(), "OTLP by gRPC") || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("%v", err)
+	}
+}
