@@ -44,7 +44,7 @@ func (s *Summary) gpuLines(p *page) {
 			say("%.0f W", g.Power.V)
 		}
 		if g.Energy.OK {
-			say("%.4g J", g.Energy.V)
+			say("%s", joules(g.Energy.V))
 		}
 		if g.Temperature.OK {
 			say("%d C", g.Temperature.V)
@@ -79,9 +79,17 @@ func (s *Summary) gpuLines(p *page) {
 		if e.Method != "sole" {
 			how = "its share by " + words(e.Method)
 		}
-		p.line(Wrap(fmt.Sprintf("%s: %.3g J per output token (derived: %.4g J, %s tokens, %s)", e.Model, e.Joules/float64(e.Tokens), e.Joules, num(int64(e.Tokens)), how), "", p.width))
+		p.line(Wrap(fmt.Sprintf("%s: %s per output token (derived: %s, %s tokens, %s)", e.Model, joules(e.Joules/float64(e.Tokens)), joules(e.Joules), num(int64(e.Tokens)), how), "", p.width))
 	}
 	s.workLines(p)
+}
+
+// joules writes an energy: a node of eight GPUs has some thousands each second.
+func joules(v float64) string {
+	if v < 0.995 {
+		return fmt.Sprintf("%.3g J", v)
+	}
+	return digitsBig(v) + " J"
 }
 
 // workLines writes a line for each engine.
@@ -89,17 +97,17 @@ func (s *Summary) workLines(p *page) {
 	for _, w := range s.work {
 		var parts []string
 		for _, x := range w.Phases {
-			part := fmt.Sprintf("%s %.4g s", words(x.Phase), x.Seconds)
+			part := words(x.Phase) + " " + dur(int64(x.Seconds*1e9))
 			if x.Joules.OK {
-				part += fmt.Sprintf(" %.4g J", x.Joules.V)
+				part += " (" + joules(x.Joules.V) + ")"
 			}
 			parts = append(parts, part)
 		}
 		if w.Nobody > 0 {
-			parts = append(parts, fmt.Sprintf("%.4g s of no request", w.Nobody))
+			parts = append(parts, dur(int64(w.Nobody*1e9))+" of no request")
 		}
 		if w.Outside.OK {
-			parts = append(parts, fmt.Sprintf("%.4g J between steps", w.Outside.V))
+			parts = append(parts, joules(w.Outside.V)+" between steps")
 		}
 		how := "from the first launch of a step to its outputs"
 		if w.Loose {
