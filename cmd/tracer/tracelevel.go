@@ -13,11 +13,9 @@ import (
 )
 
 // followLevel lets SIGUSR1 raise the trace level by one and SIGUSR2 lower it, until
-// stop is called, for an engine that has such levels. Each change is said on w.
+// stop is called, for an engine that has such levels. Each change is said on w. Of
+// another engine the signals change nothing: by default they would end the run at once.
 func followLevel(w io.Writer, kind string, p *agent.Pipeline, o agent.Options) (stop func()) {
-	if kind != correlate.KindSGLang {
-		return func() {}
-	}
 	level := correlate.DefaultTraceLevel
 	if o.TraceLevel.OK {
 		level = o.TraceLevel.V
@@ -27,6 +25,10 @@ func followLevel(w io.Writer, kind string, p *agent.Pipeline, o agent.Options) (
 	var done sync.WaitGroup
 	done.Go(func() {
 		for s := range ch {
+			if kind != correlate.KindSGLang {
+				fmt.Fprintf(w, "%v changes nothing: %s has no trace levels\n", s, kind)
+				continue
+			}
 			next := level + 1
 			if s == syscall.SIGUSR2 {
 				next = level - 1

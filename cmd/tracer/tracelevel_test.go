@@ -33,3 +33,17 @@ func TestFollowLevel(t *testing.T) {
 	}
 	stop()
 }
+
+// A signal that is meant for agents of SGLang does not end another.
+func TestFollowNoLevel(t *testing.T) {
+	r, w := io.Pipe()
+	stop := followLevel(w, "vllm", agent.NewPipeline(agent.Options{}, func(*trace.Tree) {}), agent.Options{})
+	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(r)
+	if want := "user defined signal 1 changes nothing: vllm has no trace levels"; !said.Scan() || said.Text() != want {
+		t.Errorf("%q, want %q", said.Text(), want)
+	}
+	stop()
+}
