@@ -203,7 +203,8 @@ func (p *progress) Record(r *event.Record) error {
 	}
 	if isTerminal(p.w) {
 		p.next = now.Add(900 * time.Millisecond)
-		fmt.Fprintf(p.w, "\r\x1b[K%s", p.line())
+		// A line that the terminal breaks cannot be rewritten.
+		fmt.Fprintf(p.w, "\r\x1b[K%s", term.Cut(p.line(), term.OptionsFor(p.w).Width-1))
 		p.shown = true
 		return nil
 	}
