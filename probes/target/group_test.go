@@ -36,11 +36,23 @@ func TestVLLMTitles(t *testing.T) {
 	}
 }
 
+// framesOf gives the frames of a stack written name@file, innermost first. Files that are
+// not absolute are those of packages.
+func framesOf(stack string) (frames []python.Frame) {
+	for _, f := range strings.Fields(stack) {
+		name, file, _ := strings.Cut(f, "@")
+		if !strings.HasPrefix(file, "/") {
+			file = "/venv/lib/python3.12/site-packages/" + file
+		}
+		frames = append(frames, python.Frame{Name: name, File: file})
+	}
+	return frames
+}
+
 func TestVLLMStacks(t *testing.T) {
-	const site = "/venv/lib/python3.12/site-packages/"
 	for _, c := range []struct {
 		name  string
-		stack string // innermost first: name@file
+		stack string // as framesOf takes it
 		role  Role
 		kind  marker
 	}{
@@ -58,15 +70,7 @@ func TestVLLMStacks(t *testing.T) {
 		{"function of the same name elsewhere", "run_api_server_worker_proc@mine/utils.py cmd@mine/serve.py", "", noMarker},
 		{"offline", "LLM.generate@vllm/entrypoints/llm.py <module>@/home/me/run.py", "", noMarker},
 	} {
-		var frames []python.Frame
-		for _, f := range strings.Fields(c.stack) {
-			name, file, _ := strings.Cut(f, "@")
-			if !strings.HasPrefix(file, "/") {
-				file = site + file
-			}
-			frames = append(frames, python.Frame{Name: name, File: file})
-		}
-		got, ok := vllm.roleByStack(frames)
+		got, ok := vllm.roleByStack(framesOf(c.stack))
 		if got.role != c.role || got.kind != c.kind || ok != (c.role != "") {
 			t.Errorf("%s: %q (%d), %v; want %q (%d)", c.name, got.role, got.kind, ok, c.role, c.kind)
 		}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"inferspan/probes/procfs"
-	"inferspan/probes/python"
 )
 
 // ranks prints ranks as "DP0 PP1 TP2".
@@ -58,11 +57,10 @@ func TestSGLangTitles(t *testing.T) {
 }
 
 func TestSGLangStacks(t *testing.T) {
-	const site = "/venv/lib/python3.12/site-packages/"
 	const spawn = " _main@/usr/lib/multiprocessing/spawn.py spawn_main@/usr/lib/multiprocessing/spawn.py <module>@<string>"
 	for _, c := range []struct {
 		name  string
-		stack string // innermost first: name@file
+		stack string // as framesOf takes it
 		role  Role
 		tree  lineage
 	}{
@@ -79,15 +77,7 @@ func TestSGLangStacks(t *testing.T) {
 		{"offline", "Engine.generate@sglang/srt/entrypoints/engine.py <module>@/home/me/run.py", "", inTree},
 		{"function of the same name elsewhere", "launch_server@mine/http_server.py", "", inTree},
 	} {
-		var frames []python.Frame
-		for _, f := range strings.Fields(c.stack) {
-			name, file, _ := strings.Cut(f, "@")
-			if !strings.HasPrefix(file, "/") {
-				file = site + file
-			}
-			frames = append(frames, python.Frame{Name: name, File: file})
-		}
-		got, ok := sglang.roleByStack(frames)
+		got, ok := sglang.roleByStack(framesOf(c.stack))
 		if got.role != c.role || got.tree != c.tree || ok != (c.role != "") {
 			t.Errorf("%s: %q (%d), %v; want %q (%d)", c.name, got.role, got.tree, ok, c.role, c.tree)
 		}

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"strings"
 	"testing"
 
 	"inferspan/correlate/semconv"
@@ -31,24 +30,13 @@ func TestSGLangCapabilities(t *testing.T) {
 	name := func(id string) string { return semconv.SpanByID(id).NamePattern }
 	request, chat := name(semconv.SpanSGLangRequest), name(semconv.SpanSGLangEntryChat)
 	tokenizer, several, controller, scheduler := name(semconv.SpanSGLangThreadTokenizer), name(semconv.SpanSGLangThreadMultiTokenizer), name(semconv.SpanSGLangThreadDPController), name(semconv.SpanSGLangThreadScheduler)
-	type want struct {
-		of, item string
-		state    CapabilityState
-		reason   string
-	}
 	// All of 0.5.5: it stamps the queue, the first forward pass and the end.
 	old := func(e *Engine) {
 		e.Stamps = map[Role][]string{RoleCore: {"wait_queue_entry_time", "forward_entry_time", "completion_time"}, RoleAPIServer: {}}
 		e.Publishes = ptrTo(false)
 	}
-	for _, c := range []struct {
-		name   string
-		change func(*Engine)
-		host   host.Report
-		probes []ProbeState
-		want   []want
-	}{
-		{name: "usual", want: []want{
+	for _, c := range []capabilityTest{
+		{name: "usual", want: []wantCapability{
 			{"", chat, Exact, ""}, {"", request, Exact, ""}, {"", tokenizer, Exact, ""}, {"", scheduler, Exact, ""},
 			{"", several, Unavailable, "one tokenizer"}, {"", controller, Unavailable, "no DP controller"}, {"", "dpc_dispatch", Unavailable, "no DP controller"},
 			{"", "prefill_forward", Exact, ""}, {"", "decode_waiting", Derived, "launch"}, {"", "decode_loop", Exact, "does not stream"},
@@ -60,7 +48,7 @@ func TestSGLangCapabilities(t *testing.T) {
 			{"", "sglang_num_running_reqs", Derived, "once a second"}, {"", "sglang_spec_accept_length", Unavailable, "no speculative decoding"},
 			{"", "num_requests_total", Exact, ""}, {"", "gen_ai_server_request_duration", Exact, ""}, {"", "gen_ai.server.request.duration", Exact, ""},
 		}},
-		{name: "0.5.5", change: old, want: []want{
+		{name: "0.5.5", change: old, want: []wantCapability{
 			{"", request, Derived, "messages"}, {"", tokenizer, Unavailable, "keeps no times"}, {"", scheduler, Exact, "marked partial"},
 			{"", "prefill_waiting", Exact, ""}, {"", "request_process", Unavailable, "keeps no times"}, {"", "prefill_forward", Unavailable, "keeps no times"}, {"", "decode_loop", Unavailable, "keeps no times"},
 			{scheduler, "schedule", Unavailable, "times of batches"}, {scheduler, "retract", Exact, ""},
@@ -68,55 +56,44 @@ func TestSGLangCapabilities(t *testing.T) {
 			{"", "sglang_num_used_tokens", Unavailable, "does not publish"}, {"", "sglang_num_queue_reqs", Derived, "once a second"},
 			{"", "num_requests_total", Exact, ""}, {"", "gen_ai_server_request_duration", Unavailable, "keeps no times"},
 		}},
-		{name: "prefill server", change: func(e *Engine) { e.PDRole = "producer" }, want: []want{
+		{name: "prefill server", change: func(e *Engine) { e.PDRole = "producer" }, want: []wantCapability{
 			{"", "prefill_transfer_kv_cache", Exact, ""}, {"", "request_process", Unavailable, "a prefill server"}, {"", "decode_loop", Unavailable, "a prefill server"}, {request, "bootstrap_room", Exact, ""},
 		}},
-		{name: "decode server", change: func(e *Engine) { e.PDRole = "consumer" }, want: []want{
+		{name: "decode server", change: func(e *Engine) { e.PDRole = "consumer" }, want: []wantCapability{
 			{"", "decode_waiting", Exact, ""}, {"", "prefill_forward", Unavailable, "a decode server"}, {"", "fake_output", Exact, ""},
 		}},
 		{name: "several of all", change: func(e *Engine) {
 			e.Settings["tokenizer_worker_num"], e.Settings["speculative_algorithm"] = int64(2), "NGRAM"
 			e.Processes[1].Ranks.DP = ptrTo(0)
 			e.Processes = append(e.Processes, Process{PID: 4, Role: RoleController, ZMQ: e.Processes[0].ZMQ}, Process{PID: 5, Role: RoleCore, ZMQ: e.Processes[0].ZMQ, Ranks: Ranks{TP: ptrTo(1)}})
-		}, want: []want{
+		}, want: []wantCapability{
 			{"", tokenizer, Unavailable, "named after it"}, {"", several, Exact, ""}, {"", controller, Exact, ""}, {"", "dpc_dispatch", Exact, ""},
 			{scheduler, "dp_rank", Exact, "say so"}, {"", "decode_loop", Exact, "send nothing"}, {"", "sglang_spec_accept_length", Derived, "between two looks"},
 		}},
-		{name: "no probe on the front end", probes: []ProbeState{{PID: 1, Tap: TapFront, Reason: "why"}}, want: []want{
+		{name: "no probe on the front end", probes: []ProbeState{{PID: 1, Tap: TapFront, Reason: "why"}}, want: []wantCapability{
 			{"", request, Derived, "process 1: why"}, {"", "tokenize", Unavailable, "why"}, {request, "gen_ai.latency.time_to_first_token", Unavailable, "why"}, {"", "prefill_forward", Exact, ""},
 		}},
-		{name: "no probe on the scheduler", probes: []ProbeState{{PID: 2, Tap: TapSteps, Reason: "why"}}, want: []want{
+		{name: "no probe on the scheduler", probes: []ProbeState{{PID: 2, Tap: TapSteps, Reason: "why"}}, want: []wantCapability{
 			{"", scheduler, Derived, "why"}, {"", "prefill_forward", Unavailable, "why"}, {scheduler, "retract", Unavailable, "why"}, {"", request, Exact, ""},
 		}},
-		{name: "no rounds for a while", probes: []ProbeState{{PID: 2, Tap: TapSteps, Attached: true, Less: "decode_waiting\ndecode_forward\ndecode_loop", Why: "too dear"}}, want: []want{
+		{name: "no rounds for a while", probes: []ProbeState{{PID: 2, Tap: TapSteps, Attached: true, Less: "decode_waiting\ndecode_forward\ndecode_loop", Why: "too dear"}}, want: []wantCapability{
 			{"", "decode_loop", Unavailable, "process 2 is looked at less: too dear"}, {"", "decode_forward", Derived, "too dear"}, {"", "prefill_forward", Exact, ""}, {scheduler, "retract", Exact, ""}, {"", scheduler, Exact, ""},
 		}},
-		{name: "no times for a while", probes: []ProbeState{{PID: 2, Tap: TapSteps, Attached: true, Less: "stages", Why: "too dear"}}, want: []want{
+		{name: "no times for a while", probes: []ProbeState{{PID: 2, Tap: TapSteps, Attached: true, Less: "stages", Why: "too dear"}}, want: []wantCapability{
 			{"", "decode_loop", Unavailable, "too dear"}, {"", "prefill_forward", Unavailable, "too dear"}, {scheduler, "retract", Unavailable, "too dear"}, {"", scheduler, Derived, "too dear"},
 			{scheduler, "schedule", Derived, "launch of the batch"}, {"", "num_requests_total", Exact, ""}, {"", request, Exact, ""},
 		}},
-		{name: "library", change: func(e *Engine) { e.Processes[0].Role = RoleOffline; e.Stamps[RoleOffline] = []string{"created_time"} }, want: []want{
+		{name: "library", change: func(e *Engine) { e.Processes[0].Role = RoleOffline; e.Stamps[RoleOffline] = []string{"created_time"} }, want: []wantCapability{
 			{"", chat, Unavailable, "as a library"}, {"", request, Exact, ""}, {"", tokenizer, Exact, ""}, {"", "genai_llm_usage_tokens", Exact, "that generate"},
 		}},
-		{name: "no scheduler", change: func(e *Engine) { e.Processes = e.Processes[:1] }, want: []want{
+		{name: "no scheduler", change: func(e *Engine) { e.Processes = e.Processes[:1] }, want: []wantCapability{
 			{"", chat, Exact, ""}, {"", request, Unavailable, "no scheduler"}, {"", scheduler, Unavailable, "no scheduler"}, {"", "num_requests_total", Unavailable, "no scheduler"},
 		}},
-		{name: "host without uprobes", host: host.Report{Items: []host.Item{{Name: host.Uprobe, State: host.Missing, Required: true, Detail: "why"}}}, want: []want{
+		{name: "host without uprobes", host: host.Report{Items: []host.Item{{Name: host.Uprobe, State: host.Missing, Required: true, Detail: "why"}}}, want: []wantCapability{
 			{"", request, Unavailable, "uprobe: why"}, {"", chat, Exact, ""}, {"", "prefill_waiting", Unavailable, "uprobe: why"}, {"", "sglang_num_running_reqs", Derived, "once a second"},
 		}},
 	} {
-		e := usualSGLang()
-		if c.change != nil {
-			c.change(e)
-		}
-		caps := Capabilities(e, c.host, c.probes)
-		for _, w := range c.want {
-			got := find(t, caps, w.of, w.item)
-			if got.State != w.state || !strings.Contains(got.Reason, w.reason) || w.reason == "" && got.Reason != "" {
-				t.Errorf("%s: %s %s: %s %q; want %s with %q", c.name, w.of, w.item, got.State, got.Reason, w.state, w.reason)
-			}
-		}
-		whole(t, c.name, caps)
+		c.check(t, usualSGLang())
 	}
 }
 

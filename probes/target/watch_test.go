@@ -91,16 +91,8 @@ func TestWatch(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tr := sglangTree(t)
-			e, err := tr.finder().ByPID(context.Background(), 100)
-			if err != nil {
-				t.Fatal(err)
-			}
-			w, err := tr.finder().Watch(e)
-			if err != nil {
-				t.Fatal(err)
-			}
 			now := time.Unix(1000, 0)
-			w.now = func() time.Time { return now }
+			e, w := watched(t, tr, &now)
 			for i, do := range c.looks {
 				if do != nil {
 					do(tr)
@@ -131,9 +123,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A front end that never gets what it serves with is found without it in the end.
-func TestWatchGivesUpWaiting(t *testing.T) {
-	tr := sglangTree(t)
+// watched finds the engine of a tree and watches it, by the time that now has.
+func watched(t *testing.T, tr *tree, now *time.Time) (*Engine, *Watch) {
+	t.Helper()
 	e, err := tr.finder().ByPID(context.Background(), 100)
 	if err != nil {
 		t.Fatal(err)
@@ -142,9 +134,16 @@ func TestWatchGivesUpWaiting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.now = func() time.Time { return *now }
+	return e, w
+}
+
+// A front end that never gets what it serves with is found without it in the end.
+func TestWatchGivesUpWaiting(t *testing.T) {
+	tr := sglangTree(t)
 	start := time.Unix(1000, 0)
 	now := start
-	w.now = func() time.Time { return now }
+	_, w := watched(t, tr, &now)
 	tr.add(made{pid: 120, ppid: 100, comm: "sglang", args: tokenizerWorker + "120", maps: []string{"/usr/bin/python3.12", site + "/sgl_kernel/common_ops.so"}})
 	for ; now.Sub(start) < 2*fullWait; now = now.Add(time.Second) {
 		_, fresh, err := w.Look(context.Background())
@@ -195,17 +194,9 @@ func TestJoinedForgets(t *testing.T) {
 // What never gets a role is looked at less and less often.
 func TestWatchLosesInterest(t *testing.T) {
 	tr := sglangTree(t)
-	e, err := tr.finder().ByPID(context.Background(), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := tr.finder().Watch(e)
-	if err != nil {
-		t.Fatal(err)
-	}
 	start := time.Unix(1000, 0)
 	now := start
-	w.now = func() time.Time { return now }
+	_, w := watched(t, tr, &now)
 	tr.add(made{pid: 120, ppid: 100, comm: "python3", args: "python3 -c helper", maps: []string{"/usr/bin/python3.12"}})
 	var looks []time.Duration
 	for ; now.Sub(start) < time.Hour; now = now.Add(time.Second) {
