@@ -104,8 +104,7 @@ func testBuild(t *testing.T, exe, prefix, lib string, change func([]byte) []byte
 	}
 	t.Setenv("LD_LIBRARY_PATH", filepath.Join(dir, "lib"))
 	t.Setenv("PYTHONHOME", prefix)
-	pid, _, _ := start(t, filepath.Join(dir, "bin", "python"))
-	in := open(t, pid)
+	in := open(t, start(t, filepath.Join(dir, "bin", "python")).PID())
 	t.Logf("%+v", in.Info)
 	if !in.Stripped || !strings.HasPrefix(in.Info.Path, dir) {
 		t.Errorf("the interpreter is %+v, want a stripped one in %s", in.Info, dir)

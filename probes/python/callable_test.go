@@ -3,6 +3,7 @@ package python
 import (
 	"errors"
 	"fmt"
+	"os/exec"
 	"reflect"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"inferspan/probes/procfs"
+	"inferspan/tests/child"
 )
 
 // callables prints the address of C functions as the interpreter's own API gives it,
@@ -91,10 +93,11 @@ for line in sys.stdin:
 
 func TestLiveCallables(t *testing.T) {
 	eachPython(t, func(t *testing.T, python string) {
-		pid, stdin, out := startScript(t, python, callables)
+		p := child.Start(t, exec.Command(python, "-c", callables))
+		pid := p.PID()
 		var lines [][]string
-		for out.Scan() && out.Text() != "ready" {
-			lines = append(lines, strings.Fields(out.Text()))
+		for l := p.Line(); l != "ready"; l = p.Line() {
+			lines = append(lines, strings.Fields(l))
 		}
 		in := open(t, pid)
 		maps, err := procfs.FS{}.Maps(pid)
@@ -161,9 +164,8 @@ func TestLiveCallables(t *testing.T) {
 		}
 		checkPlain(t, in)
 		checkReplaced(t, in, func(line string) {
-			fmt.Fprintln(stdin, line)
-			if !out.Scan() || out.Text() != "done" {
-				t.Fatalf("after %q: %q", line, out.Text())
+			if said := p.Do("%s", line); said != "done" {
+				t.Fatalf("after %q: %q", line, said)
 			}
 		})
 	})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"inferspan/tests/child"
 )
 
 // TestStrHash compares hashes with those of the interpreter, for strings of each
@@ -28,28 +30,10 @@ sys.stdin.read()
 		for _, seed := range []string{"0", "1", "random"} {
 			cmd := exec.Command(python, append([]string{"-c", script}, texts...)...)
 			cmd.Env = append(os.Environ(), "PYTHONHASHSEED="+seed)
-			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			line := make([]byte, 0, 1<<12)
-			for len(line) == 0 || line[len(line)-1] != '\n' {
-				b := make([]byte, 1<<12)
-				n, err := out.Read(b)
-				if err != nil {
-					t.Fatal(err)
-				}
-				line = append(line, b[:n]...)
-			}
-			interp := open(t, cmd.Process.Pid)
-			for i, s := range strings.Fields(string(line)) {
+			p := child.Start(t, cmd)
+			line := p.Line()
+			interp := open(t, p.PID())
+			for i, s := range strings.Fields(line) {
 				want, err := strconv.ParseUint(s, 10, 64)
 				if err != nil {
 					t.Fatal(err)
@@ -81,8 +65,6 @@ sys.stdin.read()
 			if _, err := interp.CaptureLayout(); err != nil {
 				t.Error(err)
 			}
-			in.Close()
-			_ = cmd.Wait()
 		}
 	})
 }
@@ -91,8 +73,7 @@ sys.stdin.read()
 // expected is refused with the reason.
 func TestCaptureLayoutRefused(t *testing.T) {
 	eachPython(t, func(t *testing.T, python string) {
-		pid, _, _ := start(t, python)
-		in := open(t, pid)
+		in := open(t, start(t, python).PID())
 		if _, err := in.CaptureLayout(); err != nil {
 			t.Fatalf("%s: %v", python, err)
 		}

@@ -25,7 +25,7 @@ func TestRecordImages(t *testing.T) {
 		t.Skip("only with -update")
 	}
 	eachPython(t, func(t *testing.T, python string) {
-		pid, _, _ := start(t, python, "-I", "-S")
+		pid := start(t, python, "-I", "-S").PID()
 		maps, err := procfs.FS{}.Maps(pid)
 		if err != nil {
 			t.Fatal(err)

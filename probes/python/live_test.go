@@ -1,10 +1,8 @@
 package python
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"inferspan/tests/child"
 	"inferspan/tests/pythons"
 )
 
@@ -19,46 +18,25 @@ import (
 // into the recorded images.
 const zoo = `exec(compile(open("testdata/zoo.py").read(), "zoo.py", "exec"))`
 
-// start runs the zoo and returns its PID. Arguments with a dash are for the
-// interpreter. With the argument "move" a line of input starts the changes.
-func start(t *testing.T, python string, args ...string) (pid int, in io.Writer, out *bufio.Scanner) {
+// start runs the zoo. Arguments with a dash are for the interpreter. With the argument
+// "move" a line of input starts the changes.
+func start(t *testing.T, python string, args ...string) *child.Process {
 	t.Helper()
 	i := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") })
 	if i < 0 {
 		i = len(args)
 	}
-	pid, in, out = startScript(t, python, zoo, slices.Insert(args, i, "-c", zoo)...)
-	if !out.Scan() || out.Text() != "ready" {
-		t.Fatalf("zoo did not start: %q, %v", out.Text(), out.Err())
-	}
-	return pid, in, out
+	p := child.Start(t, exec.Command(python, slices.Insert(args, i, "-c", zoo)...))
+	p.Expect("ready")
+	return p
 }
 
-// startScript runs a script, by default without further arguments, until the test ends.
-func startScript(t *testing.T, python, script string, args ...string) (pid int, in io.Writer, out *bufio.Scanner) {
+// startScript runs a script that says when it is ready.
+func startScript(t *testing.T, python, script string) *child.Process {
 	t.Helper()
-	if len(args) == 0 {
-		args = []string{"-c", script}
-	}
-	cmd := exec.Command(python, args...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return cmd.Process.Pid, stdin, bufio.NewScanner(stdout)
+	p := child.Start(t, exec.Command(python, "-c", script))
+	p.Expect("ready")
+	return p
 }
 
 // eachPython runs f with each supported version, as a subtest.
@@ -84,8 +62,7 @@ func open(t *testing.T, pid int) *Interp {
 
 func TestLiveValues(t *testing.T) {
 	eachPython(t, func(t *testing.T, python string) {
-		pid, _, _ := start(t, python)
-		in := open(t, pid)
+		in := open(t, start(t, python).PID())
 		t.Logf("%+v", in.Info)
 		checkZoo(t, in)
 	})
@@ -95,15 +72,14 @@ func TestLiveValues(t *testing.T) {
 // returned must be a state that was there.
 func TestLiveMoving(t *testing.T) {
 	eachPython(t, func(t *testing.T, python string) {
-		pid, stdin, out := start(t, python, "move")
-		in := open(t, pid)
+		program := start(t, python, "move")
+		in := open(t, program.PID())
 		moving, err := in.Path("__main__", "moving")
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintln(stdin)
-		if !out.Scan() || out.Text() != "moving" {
-			t.Fatalf("zoo does not move: %q", out.Text())
+		if said := program.Do(""); said != "moving" {
+			t.Fatalf("zoo does not move: %q", said)
 		}
 		rounds := 150
 		if testing.Short() {
@@ -165,11 +141,8 @@ func TestOpenRefuses(t *testing.T) {
 			if len(have[v]) == 0 {
 				t.Skipf("no Python %s on this machine", v)
 			}
-			pid, _, out := startScript(t, have[v][0], "import sys; print('ready', flush=True); sys.stdin.readline()")
-			if !out.Scan() || out.Text() != "ready" {
-				t.Fatalf("the script did not start: %q", out.Text())
-			}
-			_, err := Open(pid)
+			p := startScript(t, have[v][0], "import sys; print('ready', flush=True); sys.stdin.readline()")
+			_, err := Open(p.PID())
 			if want := "unsupported Python " + v; !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), want) {
 				t.Errorf("Open = %v, want %q", err, want)
 			}
@@ -200,11 +173,7 @@ func TestHeld(t *testing.T) {
 	}{{"__import__('ctypes').PyDLL(None).pause()", true}, {"sum(range(1 << 60))", false}} {
 		t.Run(c.call, func(t *testing.T) {
 			eachPython(t, func(t *testing.T, python string) {
-				pid, _, out := startScript(t, python, "import sys\nlst = [1, 'two']\nprint('ready', flush=True)\n"+c.call)
-				if !out.Scan() || out.Text() != "ready" {
-					t.Fatalf("the program did not start: %q, %v", out.Text(), out.Err())
-				}
-				in := open(t, pid)
+				in := open(t, startScript(t, python, "import sys\nlst = [1, 'two']\nprint('ready', flush=True)\n"+c.call).PID())
 				for range 500 { // until it is in the call
 					if p, err := in.pulse(); err == nil && !p.free {
 						time.Sleep(20 * time.Millisecond)

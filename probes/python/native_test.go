@@ -15,11 +15,7 @@ class Sub(array.array): pass
 sub = Sub("q", [1])
 print("ready", flush=True); sys.stdin.readline()`
 	eachPython(t, func(t *testing.T, python string) {
-		pid, _, out := startScript(t, python, script)
-		if !out.Scan() || out.Text() != "ready" {
-			t.Fatalf("the script did not start: %q", out.Text())
-		}
-		in := open(t, pid)
+		in := open(t, startScript(t, python, script).PID())
 		get := func(name string) Value {
 			v, err := in.Path("__main__", name)
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"inferspan/probes/procfs"
+	"inferspan/tests/child"
 )
 
 // tree is a /proc of made-up processes. Their interpreters cannot be read, as they
@@ -276,23 +277,9 @@ func TestPythonWithoutEngine(t *testing.T) {
 	if err != nil {
 		t.Skip("no Python on this machine")
 	}
-	cmd := exec.Command(python, "-c", "import sys; print('up', flush=True); sys.stdin.read()")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Skip(err)
-	}
-	defer func() { in.Close(); _ = cmd.Wait() }()
-	if _, err := out.Read(make([]byte, 3)); err != nil {
-		t.Fatal(err)
-	}
-	_, err = ByPID(cmd.Process.Pid)
+	p := child.Start(t, exec.Command(python, "-c", "import sys; print('up', flush=True); sys.stdin.read()"))
+	p.Expect("up")
+	_, err = ByPID(p.PID())
 	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("not allowed to read a child: %v", err)
 	}

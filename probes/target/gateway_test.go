@@ -1,7 +1,6 @@
 package target
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 
 	"inferspan/probes/procfs"
 	"inferspan/probes/python"
+	"inferspan/tests/child"
 	"inferspan/tests/pythons"
 )
 
@@ -104,28 +104,17 @@ func TestGatewayArguments(t *testing.T) {
 	pythons.Each(t, func(t *testing.T, paths []string) {
 		cmd := exec.Command(paths[0], "-m", "sglang_router.launch_router", "--worker-urls", "http://127.0.0.1:30000")
 		cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1")
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		if sc := bufio.NewScanner(out); !sc.Scan() || sc.Text() != "up" {
-			t.Fatalf("the gateway did not start: %q, %v", sc.Text(), sc.Err())
-		}
+		gateway := child.Start(t, cmd)
+		gateway.Expect("up")
+		pid := gateway.PID()
 		var p *proc
+		var err error
 		for range 500 { // until it is in the call
 			s := &scan{opener: python.NewOpener(procfs.FS{}), listen: map[string]map[uint64]int{}}
-			if p, err = s.inspect(cmd.Process.Pid); errors.Is(err, os.ErrPermission) {
+			if p, err = s.inspect(pid); errors.Is(err, os.ErrPermission) {
 				t.Skipf("not allowed to read a child: %v", err)
 			}
-			if _, asleep := s.fs.Asleep(cmd.Process.Pid, cmd.Process.Pid); asleep {
+			if _, asleep := s.fs.Asleep(pid, pid); asleep {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
