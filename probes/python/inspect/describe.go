@@ -178,7 +178,8 @@ func (d *describer) room(n *Node, size, depth int) int {
 	return show
 }
 
-func (d *describer) elements(n *Node, v python.Value, depth int) error {
+// length notes how many parts a container has. With depth 0 that is all that is said of it.
+func (d *describer) length(n *Node, v python.Value, depth int) error {
 	size, err := v.Len()
 	if err != nil {
 		return err
@@ -186,14 +187,20 @@ func (d *describer) elements(n *Node, v python.Value, depth int) error {
 	n.Len = &size
 	if depth <= 0 {
 		d.room(n, size, depth)
-		return nil
+	}
+	return nil
+}
+
+func (d *describer) elements(n *Node, v python.Value, depth int) error {
+	if err := d.length(n, v, depth); err != nil || depth <= 0 {
+		return err
 	}
 	elems, err := v.List(maxRead)
 	if err != nil {
 		return err
 	}
-	size = len(elems)
-	for i, e := range elems[:d.room(n, size, depth)] {
+	*n.Len = len(elems) // it may have changed since
+	for i, e := range elems[:d.room(n, len(elems), depth)] {
 		n.Parts = append(n.Parts, Part{Index: &i, Node: d.node(e, depth-1)})
 	}
 	return nil
@@ -203,21 +210,15 @@ func (d *describer) elements(n *Node, v python.Value, depth int) error {
 const maxRead = 1 << 20
 
 func (d *describer) entries(n *Node, v python.Value, depth int) error {
-	size, err := v.Len()
-	if err != nil {
+	if err := d.length(n, v, depth); err != nil || depth <= 0 {
 		return err
-	}
-	n.Len = &size
-	if depth <= 0 {
-		d.room(n, size, depth)
-		return nil
 	}
 	items, err := v.Items(maxRead)
 	if err != nil {
 		return err
 	}
-	size = len(items)
-	for _, it := range items[:d.room(n, size, depth)] {
+	*n.Len = len(items) // it may have changed since
+	for _, it := range items[:d.room(n, len(items), depth)] {
 		key := d.node(it.Key, 2)
 		n.Parts = append(n.Parts, Part{Key: &key, Node: d.node(it.Value, depth-1)})
 	}
