@@ -166,13 +166,7 @@ func checkCounts(t *testing.T, spans []*span, before, after series) {
 	t.Helper()
 	f := faults{t: t}
 	defer f.end("counts")
-	children := map[string]map[string]int{}
-	for _, s := range spans {
-		if children[s.ParentID] == nil {
-			children[s.ParentID] = map[string]int{}
-		}
-		children[s.ParentID][s.Name]++
-	}
+	below := children(spans)
 	var requests, prompt, generated float64
 	for _, s := range spans {
 		if !s.llmRequest() {
@@ -182,7 +176,7 @@ func checkCounts(t *testing.T, spans []*span, before, after series) {
 		p, _ := s.number("gen_ai.usage.prompt_tokens")
 		g, _ := s.number("gen_ai.usage.completion_tokens")
 		prompt, generated = prompt+p, generated+g
-		c := children[s.SpanID]
+		c := below[s.SpanID]
 		if c["wait"] != 1 || c["prefill"] != 1 || c["decode"] != 1 && g > 1 {
 			f.add("request %s with %v tokens has children %v", s.SpanID, g, c)
 		}

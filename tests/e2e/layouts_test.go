@@ -72,22 +72,16 @@ func (l *layout) check(t *testing.T, requests int, spans []*span, before, after 
 	t.Helper()
 	f := faults{t: t}
 	defer f.end("layout")
-	children := map[string]map[string]int{}
-	for _, s := range spans {
-		if children[s.ParentID] == nil {
-			children[s.ParentID] = map[string]int{}
-		}
-		children[s.ParentID][s.Name]++
-	}
+	below := children(spans)
 	n, prompt := map[int]float64{}, map[int]float64{}
 	for _, s := range spans {
 		switch {
 		case s.entry():
-			if c := children[s.SpanID]["llm_request"]; c != 1 {
+			if c := below[s.SpanID]["llm_request"]; c != 1 {
 				f.add("entry span %s has %d engine requests, want 1", s.SpanID, c)
 			}
 		case s.llmRequest():
-			c := children[s.SpanID]
+			c := below[s.SpanID]
 			if want := l.both || l.role == "producer"; c["wait"] != 1 || (c["prefill"] == 1) != want {
 				f.add("request %s has children %v", s.SpanID, c)
 			}
