@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
-	"inferspan/probes/target"
 	"inferspan/tests/child"
 )
 
@@ -67,21 +65,12 @@ func TestDevice(t *testing.T) {
 		t.Skip("INFERSPAN_DEVICE_PYTHON is not set: this test needs a GPU, see on_device.sh")
 	}
 	pid, step := startDeviceProgram(t)
-	objs, err := bpf.Load(bpf.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer objs.Close()
 	driver, err := cuda.Driver(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("driver %s", driver.Path)
-	p, err := cuda.Attach(objs, &target.Process{PID: pid}, cuda.All)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	objs, p := attached(t, pid, cuda.All)
 	for _, s := range p.Report() {
 		t.Logf("%-36s %-6s %d points %s %s", s.Symbol, s.Where, s.Points, s.Means, s.Reason)
 	}

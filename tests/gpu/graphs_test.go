@@ -9,7 +9,6 @@ import (
 	"inferspan/bpf"
 	"inferspan/bpf/event"
 	"inferspan/gpu/cuda"
-	"inferspan/probes/target"
 	"inferspan/tests/child"
 	"inferspan/tests/gpu/rig"
 )
@@ -29,16 +28,7 @@ func TestGraphNames(t *testing.T) {
 	cmd.Args = append(cmd.Args, "3")
 	app := child.Start(t, cmd)
 	app.Expect("ready")
-	objs, err := bpf.Load(bpf.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer objs.Close()
-	p, err := cuda.Attach(objs, &target.Process{PID: app.PID()}, cuda.All)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	objs, p := attached(t, app.PID(), cuda.All)
 	graphs := map[string]string{} // by handle
 	for _, f := range strings.Fields(app.Do(""))[1:] {
 		name, handle, _ := strings.Cut(f, "=")

@@ -114,16 +114,7 @@ func TestKernelNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stats.Close()
-			objs, err := bpf.Load(bpf.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer objs.Close()
-			p, err := cuda.Attach(objs, &target.Process{PID: app.PID()}, cuda.All)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			objs, p := attached(t, app.PID(), cuda.All)
 			before := app.logged()
 			app.launch() // with early the functions, and each once
 			first, _ := kernels(t, p)
