@@ -96,8 +96,8 @@ type inside struct {
 	closers closers
 	first   arrivals
 	awaited []*event.Record // of cores that are going to be looked into, not handed over yet
-	late    []*event.Record // states of cores from after the kernel's records
-	workers atomic.Bool     // there are processes that work for the cores
+	order   order
+	workers atomic.Bool // there are processes that work for the cores
 
 	mu     sync.Mutex
 	states probeStates
@@ -151,24 +151,19 @@ func (p *inside) end() {
 
 // take hands over the notes that are there, and the captures that waited for them. The
 // kernel's records have been handed over up to the time seen: what a core's state was later
-// waits until they have come that far. A core that is idle now need not have been so where
-// the records are.
+// waits until they have come that far, as all that is held in order.
 func (p *inside) take(put func(*event.Record) error, seen uint64) error {
 	for ; len(p.awaited) > 0; p.awaited = p.awaited[1:] {
 		if err := put(p.awaited[0]); err != nil {
 			return err
 		}
 	}
-	for len(p.late) > 0 && p.late[0].Time <= seen {
-		if err := put(p.late[0]); err != nil {
-			return err
-		}
-		p.late = p.late[1:]
+	if err := p.order.take(put, seen); err != nil {
+		return err
 	}
 	return takeNotes(p.notes, func(r *event.Record) error {
-		if note.Kind(r.Note) == note.KindState && (r.Time > seen || len(p.late) > 0) {
-			p.late = append(p.late, r)
-			return nil
+		if note.Kind(r.Note) == note.KindState && (r.Time > seen || len(p.order.records) > 0) {
+			return p.order.hold(r)
 		}
 		if err := put(r); err != nil {
 			return err

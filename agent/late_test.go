@@ -24,7 +24,7 @@ func (c *told) Record(*event.Record) error { return nil }
 func TestJoin(t *testing.T) {
 	var joined []Joined
 	first, later := &target.Engine{ID: 1, Kind: "none"}, &target.Engine{ID: 1, Kind: "none", Processes: []target.Process{{PID: 7}, {PID: 8}}}
-	l := &Live{Engine: first, probes: map[uint32]process{}, ended: map[uint32]bool{8: true}, inside: &inside{}, late: &late{found: make(chan found)},
+	l := &Live{Engine: first, probes: map[uint32]process{}, ended: map[uint32]uint64{8: 1}, inside: &inside{}, late: &late{found: make(chan found)},
 		opt: LiveOptions{Joined: func(j Joined) { joined = append(joined, j) }}}
 	consumers := []*told{{}, {err: errors.New("cannot be read")}}
 	known := make(chan struct{})
@@ -56,7 +56,7 @@ func TestJoin(t *testing.T) {
 	if len(joined) != 2 || joined[0].PID != 7 || !errors.Is(joined[0].Err, attach.ErrExited) || joined[1].PID != 8 || joined[1].Err != nil {
 		t.Errorf("joined %+v", joined)
 	}
-	if l.Attached(7) || !l.Attached(8) || l.ended[8] {
+	if l.Attached(7) || !l.Attached(8) || l.ended[8] != 0 {
 		t.Errorf("attached %v, ended %v", l.probes, l.ended)
 	}
 }

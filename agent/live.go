@@ -93,8 +93,8 @@ type Live struct {
 	gpus   *gpus   // the same
 	late   *late   // the same
 	ready  readiness
-	bad    uint64          // records that did not decode
-	ended  map[uint32]bool // processes that ended, whose exit records were not seen yet
+	bad    uint64            // records that did not decode
+	ended  map[uint32]uint64 // when processes were seen to have ended whose exit records were not seen yet
 	lost   [event.LossReasons]uint64
 }
 
@@ -121,7 +121,7 @@ func Open(ctx context.Context, pid int, o LiveOptions) (*Live, error) {
 	if o.Budget == (governor.Budget{}) {
 		o.Budget = governor.DefaultBudget
 	}
-	l := &Live{Engine: e, objs: objs, opt: o, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]bool)}
+	l := &Live{Engine: e, objs: objs, opt: o, probes: make(map[uint32]process), scrub: httptap.NewScrubber(), ended: make(map[uint32]uint64)}
 	if err := l.attach(); err != nil {
 		l.Close()
 		return nil, err
@@ -219,7 +219,7 @@ func (l *Live) Run(ctx context.Context, consumers ...Consumer) error {
 	l.late.end()
 	l.inside.end()
 	l.gpus.end()
-	return errors.Join(err, l.inside.take(put, 0), l.gpus.take(put), l.drain(put), l.inside.take(put, math.MaxUint64))
+	return errors.Join(err, l.inside.take(put, 0), l.gpus.take(l.inside.order.hold), l.drain(put), l.inside.take(put, math.MaxUint64))
 }
 
 // read reads until ctx ends or nothing is attached any more. joined is to take in what
@@ -256,7 +256,7 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error, joined f
 		if err := l.inside.take(put, now); err != nil {
 			return err
 		}
-		if err := l.gpus.take(put); err != nil {
+		if err := l.gpus.take(l.inside.order.hold); err != nil {
 			return err
 		}
 		joined()
@@ -266,7 +266,7 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error, joined f
 			if err := l.tick(put); err != nil {
 				return err
 			}
-			if err := l.exits(put); err != nil {
+			if err := l.exits(put, now); err != nil {
 				return err
 			}
 		}
@@ -284,23 +284,29 @@ func (l *Live) read(ctx context.Context, put func(*event.Record) error, joined f
 	return nil
 }
 
+// exitWait is how long the record of a process's end may be on its way.
+const exitWait = time.Second
+
 // unknownCode stands for the wait status of a process whose exit record was lost.
 const unknownCode = math.MaxUint32
 
 // exits makes exit records for processes that ended without one: it found no room
-// on the ring. A record that is on its way has a second to arrive.
-func (l *Live) exits(put func(*event.Record) error) error {
+// on the ring. The kernel's records have been handed over up to seen: one that is on its way
+// has a second to arrive.
+func (l *Live) exits(put func(*event.Record) error, seen uint64) error {
 	for _, pid := range slices.Sorted(maps.Keys(l.probes)) {
 		select {
 		case <-l.probes[pid].Done():
 		default:
 			continue
 		}
-		if !l.ended[pid] {
-			l.ended[pid] = true
+		if at, known := l.ended[pid]; !known {
+			l.ended[pid] = bpf.Monotonic()
+			continue
+		} else if seen < at+uint64(exitWait) {
 			continue
 		}
-		r := event.Record{Header: event.Header{Time: bpf.Monotonic(), Kind: event.KindExit, PID: pid}, Code: unknownCode}
+		r := event.Record{Header: event.Header{Time: seen, Kind: event.KindExit, PID: pid}, Code: unknownCode}
 		if err := l.take(&r, put); err != nil {
 			return err
 		}
@@ -354,7 +360,7 @@ func (l *Live) take(rec *event.Record, put func(*event.Record) error) error {
 
 // tick hands over the clocks and the totals of losses.
 func (l *Live) tick(put func(*event.Record) error) error {
-	if err := put(clockRecord()); err != nil {
+	if err := l.inside.order.hold(clockRecord()); err != nil {
 		return err
 	}
 	return l.losses(put, true)

@@ -165,7 +165,8 @@ func (c *Correlator) SetTraceLevel(level int) bool {
 }
 
 // Put takes one signal and hands every tree that it completes to sink. Nothing
-// of s is kept.
+// of s is kept. What the agent itself says may be of a moment that the others have not come
+// to yet, so that it does not move the time on.
 func (c *Correlator) Put(s signal.Signal, sink Sink) {
 	c.sink = sink
 	switch s := s.(type) {
@@ -203,13 +204,11 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 		c.tick(s.At)
 		c.processExit(s)
 	case *signal.RequestPeeked:
-		c.tick(s.At)
 		c.requestPeeked(s)
 	case *signal.EngineState:
 		c.tick(s.At)
 		c.engineState(s)
 	case *signal.EngineConfig:
-		c.tick(s.At)
 		c.engineConfig(s)
 	case *signal.Tokenized:
 		c.tick(s.At)
@@ -241,10 +240,8 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 		c.tick(s.End)
 		c.kvTransfer(s)
 	case *signal.CoreAwaited:
-		c.tick(s.At)
 		c.engine(s.Engine).await(s.PID, true)
 	case *signal.ProbeChange:
-		c.tick(s.At)
 		c.probeChange(s)
 	case *signal.GPUDevice:
 		c.tick(s.At)
@@ -259,13 +256,11 @@ func (c *Correlator) Put(s signal.Signal, sink Sink) {
 		c.tick(s.At)
 		c.gpuVisible(s)
 	case *signal.GPUKernels:
-		c.tick(s.At)
 		c.gpuKernels(s)
 	case *signal.Clock:
 		c.clock.set(s)
 		c.tick(s.At)
 	case *signal.Loss:
-		c.tick(s.At)
 		c.loss(s)
 	case *signal.Detach:
 		c.tick(s.At)
@@ -330,7 +325,7 @@ func (c *Correlator) loss(s *signal.Loss) {
 	for _, l := range s.Lost {
 		if c.own.lost(s.Stage, l.Reason, l.N) && mattering[l.Reason] {
 			c.losses++
-			c.lastLoss = c.now
+			c.lastLoss = max(c.now, s.At)
 		}
 	}
 }

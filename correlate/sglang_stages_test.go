@@ -121,7 +121,7 @@ func TestSGLangChunks(t *testing.T) {
 	s.stage(schPID, id, "decode_forward", 10, 11.2)
 	s.out(11.4, id, 4, finishedLength)
 	s.times(12, id, 0, 0, 12, 12)
-	s.put(&signal.Loss{At: at(2000)}) // its stamp of the end did not come
+	s.put(&signal.Clock{At: at(2000), Wall: wallT(2000)}) // its stamp of the end did not come
 	trees, _ := run(t, NewOptions(), s.sig)
 	wantTree(t, trees[0], `
 		Req aaaaaaaa
@@ -256,7 +256,7 @@ func TestSGLangSilentRank(t *testing.T) {
 		s.mark(schPID, id, signal.MarkComplete, 14, "", 0)
 		s.out(14.2, id, 3, finishedLength)
 		s.times(15, id, 0, 0, 11, 15)
-		s.put(&signal.Loss{At: at(2000)})
+		s.put(&signal.Clock{At: at(2000), Wall: wallT(2000)})
 		o := NewOptions()
 		o.TraceLevel = level
 		trees, _ := run(t, o, s.sig)
@@ -328,7 +328,7 @@ func TestSGLangSilentRankOneToken(t *testing.T) {
 	s.mark(schPID, id, signal.MarkComplete, 10, "", 0)
 	s.out(10.2, id, 1, finishedLength)
 	s.times(11, id, 0, 0, 11, 11)
-	s.put(&signal.Loss{At: at(2000)})
+	s.put(&signal.Clock{At: at(2000), Wall: wallT(2000)})
 	trees, _ := run(t, NewOptions(), s.sig)
 	for rank, want := range []string{"<nil>", "[stages]"} {
 		sched := one(t, trees, fmt.Sprintf("Scheduler [TP %d] [PP 0] (host:%s | pid:%d)", rank, hostID[:8], schPID+rank))
@@ -380,7 +380,7 @@ func TestSGLangRankUnseen(t *testing.T) {
 		s.mark(schPID, id, signal.MarkComplete, 10, "", 0)
 		s.out(10.2, id, 1, finishedLength)
 		s.times(11, id, 0, 0, 11, 11)
-		s.put(&signal.Loss{At: at(2000)})
+		s.put(&signal.Clock{At: at(2000), Wall: wallT(2000)})
 		trees, _ := run(t, NewOptions(), s.sig)
 		conforms(t, trees[0], NewOptions())
 		wantAttrs(t, one(t, trees, "Req aaaaaaaa"), map[string]any{semconv.AttrInferspanUnavailable: c.want})

@@ -280,7 +280,7 @@ func TestSGLangRanks(t *testing.T) {
 	s.out(10.2, id, 1, finishedLength)
 	s.times(11, id, 0, 0, 11, 11)
 	s.mark(sch1PID, id, "complete", 10.9, "", 0)
-	s.put(&signal.Loss{At: at(2000)})
+	s.put(&signal.Clock{At: at(2000), Wall: wallT(2000)})
 	trees, _ := run(t, NewOptions(), s.sig)
 	if len(trees) != 1 {
 		t.Fatalf("%d trees", len(trees))
@@ -406,7 +406,7 @@ func TestSGLangAbort(t *testing.T) {
 		}
 		return false
 	})
-	s.put(&signal.Loss{At: at(5000)})
+	s.put(&signal.Clock{At: at(5000), Wall: wallT(5000)})
 	trees, _ = run(t, NewOptions(), s.sig)
 	if len(trees) != 1 {
 		t.Fatalf("%d trees", len(trees))
@@ -430,7 +430,7 @@ func TestSGLangBare(t *testing.T) {
 	s.begin(1, 7, "/v1/chat/completions", func(b *signal.ExchangeBegin) { b.Exchange.PID = tokPID })
 	s.added(2.5, id).out(10, id, 1).out(20, id, 1, finishedLength)
 	s.endHTTP(22, 7, 200, id, signal.OutcomeComplete, func(e *signal.ExchangeEnd) { e.Exchange.PID = tokPID })
-	s.put(&signal.Loss{At: at(2000)})
+	s.put(&signal.Clock{At: at(2000), Wall: wallT(2000)})
 	trees, m := run(t, NewOptions(), s.sig)
 	if len(trees) != 1 {
 		t.Fatalf("%d trees", len(trees))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"inferspan/correlate/signal"
+	"inferspan/correlate/trace"
 )
 
 // Requests that are over between the first look at a core and its probes say what is not
@@ -104,5 +105,24 @@ func TestOverBeforeProbes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAgentAhead: what the agent says may be of a moment that the kernel's records have not
+// come to, and does not end what they have yet to tell of.
+func TestAgentAhead(t *testing.T) {
+	c := New(NewOptions())
+	for _, s := range newScript().sig {
+		c.Put(s, func(*trace.Tree) {})
+	}
+	now := c.now
+	for _, s := range []signal.Signal{
+		&signal.CoreAwaited{At: at(9000), Engine: 1, PID: corePID}, &signal.ProbeChange{At: at(9000), Engine: 1, PID: corePID, Probe: signal.DetailSteps, Active: true},
+		&signal.EngineConfig{At: at(9000), Core: testCore}, &signal.RequestPeeked{At: at(9000), Request: signal.RequestAdded{Core: testCore, ID: "a"}},
+		&signal.GPUKernels{At: at(9000), Engine: 1, PID: corePID}, &signal.Loss{At: at(9000), Stage: "kernel"},
+	} {
+		if c.Put(s, func(*trace.Tree) {}); c.now != now {
+			t.Errorf("%T moves the time on by %d ms", s, (c.now-now)/1e6)
+		}
 	}
 }

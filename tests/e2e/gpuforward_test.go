@@ -65,7 +65,7 @@ func gpuForward(t *testing.T, mode, kernel string, devices int, levels ...string
 	for _, counted := range levels {
 		e.idle(t)
 		_, from := gpuLog(t, log, 0)
-		tr := attach(t, e, "--cuda", counted, "--steps", "2")
+		tr := attachTo(t, e, "spans-"+counted, "--cuda", counted, "--steps", "2")
 		time.Sleep(2 * time.Second)
 		if counted == "sampled" {
 			// For longer than a turn of it.
