@@ -15,6 +15,9 @@ const (
 // Module returns the module with this name in sys.modules.
 func (in *Interp) Module(name string) (Value, error) {
 	v, err := in.modules.Key(name)
+	if errors.Is(err, ErrNotFound) {
+		return Value{}, fmt.Errorf("module %s is not imported: %w", name, ErrNotFound)
+	}
 	if err != nil {
 		return Value{}, fmt.Errorf("module %s: %w", name, err)
 	}
