@@ -184,13 +184,13 @@ func attachLines(w io.Writer, o *agent.LiveOptions, live **agent.Live, then func
 		if j.Err != nil {
 			line = fmt.Sprintf("the engine has started process %d (%s), which is not traced: %v", j.PID, target.RoleName((*live).Engine.Kind, j.Role), j.Err)
 		}
-		fmt.Fprintln(w, line)
+		say(w, line)
 	}
 	o.Waiting = func(left []agent.Awaited) {
-		fmt.Fprintf(w, "waiting for the probes on the interpreter of %s\n", names(left))
+		say(w, "waiting for the probes on the interpreter of "+names(left))
 	}
 	o.Attached = func(left []agent.Awaited) {
-		fmt.Fprintln(w, attachedLine(*live))
+		say(w, attachedLine(*live))
 		starting := func(a agent.Awaited) bool { return a.Starting }
 		if late := slices.DeleteFunc(slices.Clone(left), starting); len(late) > 0 {
 			fmt.Fprintf(w, "  no probes on the interpreter of %s yet: until then steps and exact times are not seen\n", names(late))
@@ -202,6 +202,15 @@ func attachLines(w io.Writer, o *agent.LiveOptions, live **agent.Live, then func
 			then()
 		}
 	}
+}
+
+// say writes a line while a run goes on, which may show how it goes in the last line
+// of the terminal: that one comes again with the next record.
+func say(w io.Writer, line string) {
+	if isTerminal(w) {
+		line = "\r\x1b[K" + line
+	}
+	fmt.Fprintln(w, line)
 }
 
 // endLine ends what a terminal shows of an interrupt ("^C") before the next line.

@@ -174,7 +174,7 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 		h, err := prom.Handler(
 			func() *metric.Snapshot { m := snapshot(); return &m },
 			prom.HandlerOptions{Defaults: s.defaults, Version: version, Queues: s.stats, Log: func(err error) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: %v\n", err)
+				say(cmd.ErrOrStderr(), fmt.Sprintf("inferspan: %v", err))
 			}})
 		if err == nil {
 			s.server, err = prom.Listen(o.prom, h)
@@ -217,7 +217,7 @@ func takesFile(name string) error {
 
 func (s *sinks) add(sink export.Sink, cmd *cobra.Command, q export.QueueOptions) {
 	q.OnLoss = func(reason export.Reason, spans int, err error) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "inferspan: %d spans lost (%s): %v\n", spans, reason, err)
+		say(cmd.ErrOrStderr(), fmt.Sprintf("inferspan: %d spans lost (%s): %v", spans, reason, err))
 	}
 	s.queues = append(s.queues, export.NewQueue(sink, q))
 }

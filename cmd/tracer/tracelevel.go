@@ -26,7 +26,7 @@ func followLevel(w io.Writer, kind string, p *agent.Pipeline, o agent.Options) (
 	done.Go(func() {
 		for s := range ch {
 			if kind != correlate.KindSGLang {
-				fmt.Fprintf(w, "%v changes nothing: %s has no trace levels\n", s, kind)
+				say(w, fmt.Sprintf("%v changes nothing: %s has no trace levels", s, kind))
 				continue
 			}
 			next := level + 1
@@ -36,7 +36,7 @@ func followLevel(w io.Writer, kind string, p *agent.Pipeline, o agent.Options) (
 			if p.SetTraceLevel(next) {
 				level = next
 			}
-			fmt.Fprintf(w, "trace level %d for requests from now on\n", level)
+			say(w, fmt.Sprintf("trace level %d for requests from now on", level))
 		}
 	})
 	return func() {
