@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strings"
 	"text/tabwriter"
@@ -16,7 +17,7 @@ import (
 )
 
 // notExact says in a few lines what cannot be had exactly of an engine, the
-// items that share a reason together.
+// items that share a reason together. What the engine has not is not missing.
 func notExact(e *target.Engine, caps []target.Capability) []string {
 	type group struct {
 		state, reason string
@@ -30,14 +31,16 @@ func notExact(e *target.Engine, caps []target.Capability) []string {
 		}
 	}
 	for _, c := range caps {
-		if c.State == target.Exact || gone[c.Of] {
+		if c.State == target.Exact || gone[c.Of] || c.State == target.Unavailable && !c.Missing() {
 			continue
 		}
 		g := group{string(c.State), c.Reason}
 		if items[g] == nil {
 			order = append(order, g)
 		}
-		items[g] = append(items[g], c.Item)
+		if !slices.Contains(items[g], c.Item) { // events are listed with each span that has them
+			items[g] = append(items[g], c.Item)
+		}
 	}
 	sort.SliceStable(order, func(i, j int) bool { return order[i].state < order[j].state })
 	var out []string

@@ -42,6 +42,27 @@ type Capability struct {
 	Reason string          `json:"reason,omitempty"` // why not exact; of an exact item: on what condition
 }
 
+// Reasons for which an item is unavailable because the engine has no such thing.
+const (
+	noTransfer       = "the engine has no KV transfer"
+	noDisaggregation = "there is no disaggregation"
+	noneInPrefill    = "a prefill server has none"
+	noneInDecode     = "a decode server has none"
+	noDP             = "there is no data parallelism"
+	noRank           = "the scheduler has no such rank"
+	noDrafts         = "there is no speculative decoding"
+	oneTokenizer     = "there is one tokenizer"
+)
+
+// Missing reports whether the engine has the item and it is left out.
+func (c *Capability) Missing() bool {
+	switch c.Reason {
+	case noTransfer, noDisaggregation, noneInPrefill, noneInDecode, noDP, noRank, noDrafts, oneTokenizer:
+		return false
+	}
+	return c.State == Unavailable
+}
+
 // Tap is a place where an engine is looked at.
 type Tap uint16
 

@@ -74,6 +74,9 @@ func (c *sglangRules) look() {
 	}
 	if c.count(RoleController) == 0 {
 		c.noDispatch = "there is no DP controller on this host"
+		if c.e.Settings["dp_size"] == int64(1) {
+			c.noDispatch = noDP
+		}
 	}
 	if names, known := c.e.Stamps[RoleCore]; known {
 		c.unstamped = SGLangUnstamped(c.e.PDRole, func(n string) bool { return slices.Contains(names, n) })
@@ -148,7 +151,7 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 		return c.stamped()
 	case semconv.SpanSGLangThreadMultiTokenizer:
 		if workers < 2 {
-			return Unavailable, "there is one tokenizer"
+			return Unavailable, oneTokenizer
 		}
 		return c.stamped()
 	case semconv.SpanSGLangThreadDPController, stageID("dpc_dispatch"):
@@ -192,7 +195,7 @@ func (c *sglangRules) stage(name string) (CapabilityState, string) {
 		return Unavailable, "the engine takes its times only when it traces itself"
 	case c.e.PDRole != "" && !slices.Contains(parts, c.e.PDRole):
 		return Unavailable, map[string]string{
-			"none": "there is no disaggregation", "producer": "a prefill server has none", "consumer": "a decode server has none",
+			"none": noDisaggregation, "producer": noneInPrefill, "consumer": noneInDecode,
 		}[c.e.PDRole]
 	case slices.Contains(c.unstamped, name):
 		return Unavailable, "this version keeps no times of it"
@@ -237,7 +240,7 @@ func (c *sglangRules) attribute(s *semconv.Span, a *semconv.Attr, condition stri
 				return Exact, condition
 			}
 		}
-		return Unavailable, "the scheduler has no such rank"
+		return Unavailable, noRank
 	}
 	scheduler := s.ID == semconv.SpanSGLangThreadScheduler
 	switch a.Name {
@@ -294,7 +297,7 @@ func (c *sglangRules) ofRequest(a *semconv.Attr) (CapabilityState, string) {
 		}
 	case semconv.AttrBootstrapRoom:
 		if c.e.PDRole == "none" {
-			return Unavailable, "there is no disaggregation"
+			return Unavailable, noDisaggregation
 		}
 	case semconv.AttrGenAIRequestTemperature, semconv.AttrGenAIRequestTopK:
 		if why, ok := c.need(TapRequests); !ok {
@@ -349,7 +352,7 @@ func (c *sglangRules) metric(m *semconv.Metric) (CapabilityState, string) {
 		return Derived, "of the messages between two looks at the scheduler: the engine works it out only with --enable-metrics"
 	case semconv.MetricIDSGLangSGLangSpecAcceptLength:
 		if c.e.Sources["settings"] != "" && c.e.Settings["speculative_algorithm"] == nil {
-			return Unavailable, "there is no speculative decoding"
+			return Unavailable, noDrafts
 		}
 		if why, ok := c.need(TapOutputs | TapPeeks); !ok {
 			return Unavailable, why
