@@ -229,7 +229,7 @@ func (i *Interpreter) watch(p *pythonProbe, n int) {
 	*s = WatchStatus{Caller: s.Caller}
 	code, err := i.in.Code(w.spec.Caller.Module, w.spec.Caller.Path...)
 	if err != nil {
-		s.Reason = err.Error()
+		s.Reason = strings.TrimPrefix(err.Error(), "code of "+s.Caller+": ") // the caller stands beside it
 		return
 	}
 	for other := range p.watched {
