@@ -159,6 +159,19 @@ func TestReplayOrigin(t *testing.T) {
 	}
 }
 
+// SGLang 0.5.5 keeps no times in its front end: what a request took is from messages.
+func TestReplayDerivedTimes(t *testing.T) {
+	out, err := run(t.Context(), "replay", recordings+"sglang-0.5.5.isr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"time to first token (TTFT)          -\n", "\nend to end * ", "\n* some are worked out from"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
 // README.md shows what the program prints of a recording: "..." stands for lines left out.
 func TestReadme(t *testing.T) {
 	zone := time.Local

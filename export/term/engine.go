@@ -12,6 +12,12 @@ func isEngineRequest(s *trace.Span) bool {
 	return s.Name == sc.NameLLMRequest || isSGLang(s)
 }
 
+// Ends of a span in inferspan.derived.
+const (
+	spanStart = "span.start"
+	spanEnd   = "span.end"
+)
+
 func isSGLang(s *trace.Span) bool { return s.Attr(sc.AttrRID) != nil }
 
 // readEngine reads the request in an engine that is the first of the spans; those
@@ -47,7 +53,8 @@ func readSGLang(spans []trace.Span) engineRequest {
 		ttft:   secondsAttr(s, sc.AttrGenAILatencyTimeToFirstToken), e2e: secondsAttr(s, sc.AttrGenAILatencyE2E),
 	}
 	if !e.e2e.ok {
-		e.e2e = known(s.End - s.Start) // it did not come to its own end
+		// It did not come to its own end, or the version keeps no times.
+		e.e2e, e.e2eSpan = known(s.End-s.Start), true
 	}
 	var queue, prefill, decode opt // of the thread under way
 	var thread trace.SpanID

@@ -55,7 +55,8 @@ type request struct {
 // engineRequest is one request in the engine.
 type engineRequest struct {
 	prompt, cached, output                  opt
-	ttft, tpot, queue, prefill, decode, e2e opt // ns
+	e2eSpan                                 bool // e2e is the length of the span
+	ttft, tpot, queue, prefill, decode, e2e opt  // ns
 	preemptions                             int64
 }
 
@@ -101,7 +102,7 @@ func read(t *trace.Tree, each func(*engineRequest)) request {
 		e := readEngine(t.Spans[i:])
 		if d, ok := s.Attr(sc.AttrInferspanDerived).([]string); ok {
 			r.derived = r.derived || slices.Contains(d, sc.AttrGenAILatencyTimeToFirstToken)
-			r.derivedE = r.derivedE || slices.Contains(d, sc.AttrGenAILatencyE2E)
+			r.derivedE = r.derivedE || slices.Contains(d, sc.AttrGenAILatencyE2E) || e.e2eSpan && (slices.Contains(d, spanStart) || slices.Contains(d, spanEnd))
 		}
 		if r.id == "" {
 			r.id = textAttr(s, sc.AttrGenAIRequestID)

@@ -28,7 +28,7 @@ type Summary struct {
 	preempted, preemptions   int64
 	prompt, cached, output   opt   // totals
 	first, last              int64 // ns since the epoch
-	derived                  bool
+	derived, derivedE        bool  // some time to first token, some end to end
 
 	steps                                         stepStats
 	ttft, tpot, queue, prefill, decode, e2e, http dist
@@ -92,7 +92,7 @@ func (s *Summary) Tree(t *trace.Tree) {
 	s.cacheds.add(r.cached)
 	s.outputs.add(r.output)
 	s.http.add(r.http)
-	s.derived = s.derived || r.derived || r.derivedE
+	s.derived, s.derivedE = s.derived || r.derived, s.derivedE || r.derivedE
 	if root := &t.Spans[0]; s.requests == 1 {
 		s.first, s.last = root.Start, root.End
 	} else {
@@ -289,13 +289,10 @@ type distRow struct {
 }
 
 func (s *Summary) latencies(p *page) {
-	mark := ""
-	if s.derived {
-		mark = " *"
-	}
+	mark := map[bool]string{true: " *"}
 	rows := []distRow{
-		{"time to first token (TTFT)" + mark, &s.ttft}, {"time per output token (TPOT)", &s.tpot}, {"queue", &s.queue},
-		{"prefill", &s.prefill}, {"decode", &s.decode}, {"end to end" + mark, &s.e2e},
+		{"time to first token (TTFT)" + mark[s.derived], &s.ttft}, {"time per output token (TPOT)", &s.tpot}, {"queue", &s.queue},
+		{"prefill", &s.prefill}, {"decode", &s.decode}, {"end to end" + mark[s.derivedE], &s.e2e},
 	}
 	if s.http.n > 0 {
 		rows = append(rows, distRow{"HTTP request", &s.http})
@@ -368,8 +365,8 @@ func (s *Summary) lost(p *page) {
 
 func (s *Summary) noteLines(p *page) {
 	var notes []string
-	if s.derived {
-		notes = append(notes, "* some are worked out from when the engine's message was sent to the API server, or arrived there; the engine stamps its own value a moment later")
+	if s.derived || s.derivedE {
+		notes = append(notes, "* some are worked out from when messages of the engine were sent or arrived: a moment before its own stamps, where it keeps such")
 	}
 	for _, d := range []*dist{&s.ttft, &s.http, &s.e2e} {
 		if d.sampled() {
