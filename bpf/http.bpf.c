@@ -26,6 +26,9 @@ struct call {
 	__u32 dir;  /* enum http_dir */
 };
 
+/* Entries of calls, or more. While there are none, calls that end need no lookup. */
+__u64 calls_open;
+
 /* Key: thread (global tgid and tid). Value: its call in progress on a traced
  * connection. A thread has one at most; deleted at the call's exit and at the
  * thread's. When full, the call is lost and LOSS_MAP_FULL counted. */
@@ -36,37 +39,61 @@ struct {
 	__type(value, struct call);
 } calls SEC(".maps");
 
+static __always_inline void begin_call(__u64 thread, const struct call *call)
+{
+	__sync_fetch_and_add(&calls_open, 1);
+	if (!bpf_map_update_elem(&calls, &thread, call, BPF_NOEXIST))
+		return;
+	__sync_fetch_and_add(&calls_open, -1);
+	/* There may be one whose end was missed. */
+	if (bpf_map_update_elem(&calls, &thread, call, BPF_EXIST))
+		lose(LOSS_MAP_FULL, 1);
+}
+
+static __always_inline void end_call(__u64 thread)
+{
+	if (!bpf_map_delete_elem(&calls, &thread))
+		__sync_fetch_and_add(&calls_open, -1);
+}
+
 /* size is that of the buffer, 0 if it is not needed. */
 static __always_inline void enter_call(__u32 fd, __u64 addr, __u64 size, __u32 vecs, __u32 dir)
 {
 	__u64 ids = current_ids();
-	struct target *t = target_of(ids);
-	__u64 thread = bpf_get_current_pid_tgid();
 	__u64 fdkey = (ids >> 32 << 32) | fd;
 	struct call call = {.fdkey = fdkey, .addr = addr, .vecs = vecs, .dir = dir};
-	__u8 *other;
+	struct other *other;
+	struct target *t;
+	struct file *file;
+	bool same;
 
-	if (!t || !(t->roles & ROLE_HTTP))
+	if (!may_serve(ids))
 		return;
+	other = other_of(fdkey);
+	same = other && other->fdkey == fdkey;
 	/* Most calls are signals between threads. A connection that took the place of what
 	 * they are sent by (dup2) is seen from its next call of another size on. */
-	if (size == SIGNAL_BYTES) {
-		other = other_of(t, fdkey);
-		if (other && *other)
-			return;
-	}
-	if (!conn_of(t, fdkey, false))
+	if (same && size == SIGNAL_BYTES)
+		return;
+	file = file_of(fd);
+	if (same && other->file == (__u64)file)
+		return;
+	t = target_of(ids);
+	if (!t || !(t->roles & ROLE_HTTP) || !conn_of(t, fdkey, file, false))
 		return;
 	call.ts = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&calls, &thread, &call, BPF_ANY))
-		lose(LOSS_MAP_FULL, 1);
+	begin_call(bpf_get_current_pid_tgid(), &call);
 }
 
 static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 {
-	struct target *t = target_of(current_ids());
+	__u64 ids = current_ids();
 	struct user_msghdr m;
+	struct target *t;
 
+	if (!may_serve(ids))
+		return;
+	t = target_of(ids);
 	if (!t || !(t->roles & ROLE_HTTP))
 		return;
 	if (bpf_probe_read_user(&m, sizeof(m), (void *)msg)) {
@@ -80,15 +107,17 @@ static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 static __always_inline void exit_call(long ret)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
-	struct call *entered = bpf_map_lookup_elem(&calls, &thread);
-	struct call call;
+	struct call *entered, call;
 	struct conn *c;
 	__u64 ts, left;
 
+	if (!*(volatile __u64 *)&calls_open)
+		return;
+	entered = bpf_map_lookup_elem(&calls, &thread);
 	if (!entered)
 		return;
 	call = *entered;
-	bpf_map_delete_elem(&calls, &thread);
+	end_call(thread);
 	c = bpf_map_lookup_elem(&conns, &call.fdkey);
 	/* A call older than its connection was noted under an earlier watch. */
 	if (!c || c->state != CONN_OURS || call.ts < c->id)
@@ -149,11 +178,13 @@ static __always_inline void exit_call(long ret)
 static __always_inline void exit_accept(long fd)
 {
 	__u64 ids = current_ids();
-	struct target *t = target_of(ids);
+	struct target *t;
 
-	if (fd < 0 || !t || !(t->roles & ROLE_HTTP))
+	if (fd < 0 || !may_serve(ids))
 		return;
-	conn_of(t, (ids >> 32 << 32) | (__u32)fd, true);
+	t = target_of(ids);
+	if (t && t->roles & ROLE_HTTP)
+		conn_of(t, (ids >> 32 << 32) | (__u32)fd, file_of(fd), true);
 }
 
 #define SYS_ENTER(name)                             \
@@ -253,16 +284,19 @@ SYS_EXIT(accept4)
 SYS_ENTER(close)
 {
 	__u64 ids = current_ids();
-	struct target *t = target_of(ids);
 	__u64 fdkey = (ids >> 32 << 32) | (__u32)ctx->args[0];
+	struct other *other;
+	struct target *t;
 	struct conn *c;
-	__u8 *other;
 
+	if (!may_serve(ids))
+		return 0;
+	t = target_of(ids);
 	if (!t || !(t->roles & ROLE_HTTP))
 		return 0;
-	other = other_of(t, fdkey);
-	if (other)
-		*other = 0;
+	other = other_of(fdkey);
+	if (other && other->fdkey == fdkey)
+		other->fdkey = 0;
 	c = bpf_map_lookup_elem(&conns, &fdkey);
 	if (!c)
 		return 0;

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +155,58 @@ func TestSetTargetLimits(t *testing.T) {
 	}
 	if err := o.SetTarget(1<<22+limit, RoleCore); err != nil {
 		t.Errorf("a target after one was removed: %v", err)
+	}
+}
+
+// TestServers: what tells that a process is none that serves, or that a descriptor is no
+// connection, is of the process that has the number now.
+func TestServers(t *testing.T) {
+	needRoot(t)
+	o, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	const one, two, alike = 1<<22 + 70, 1<<22 + 71, 1<<22 + 70 + 512 // the first and the last have a bit in common
+	bits := func() (out tracerServerBits) {
+		if err := o.objs.Servers.Lookup(uint32(0), &out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	noted := func(at uint32) (out tracerOther) {
+		if err := o.objs.Others.Lookup(at, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for at, pid := range map[uint32]uint64{3: one, 5: two} {
+		if err := o.objs.Others.Put(at, tracerOther{Fdkey: pid<<32 | 9, File: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range []struct {
+		do   func() error
+		word uint64
+	}{
+		{func() error { return o.SetTarget(one, RoleSend) }, 0},
+		{func() error { return o.SetTarget(one, RoleHTTP) }, 1 << 6},
+		{func() error { return o.SetTarget(alike, RoleHTTP|RoleSend) }, 1 << 6},
+		{func() error { return o.SetTarget(one, 0) }, 1 << 6},
+		{func() error { return o.RemoveTarget(alike) }, 0},
+	} {
+		if err := c.do(); err != nil {
+			t.Fatal(err)
+		}
+		if w := bits().Words; w[1] != c.word || slices.ContainsFunc(append(w[:1:1], w[2:]...), func(x uint64) bool { return x != 0 }) {
+			t.Errorf("step %d: bits %x, want %x", i, w, c.word)
+		}
+		if n := noted(3).Fdkey; i == 0 && n == 0 || i > 0 && n != 0 {
+			t.Errorf("step %d: descriptor %x is noted", i, n)
+		}
+	}
+	if noted(5).Fdkey == 0 {
+		t.Error("a descriptor of another process was forgotten")
 	}
 }
 

@@ -38,7 +38,7 @@ int process_exit(void *ctx)
 	if (!target_of(ids))
 		return 0;
 	bpf_map_delete_elem(&recvs, &thread);
-	bpf_map_delete_elem(&calls, &thread);
+	end_call(thread);
 	bpf_map_delete_elem(&cuda_threads, &thread);
 	signal = BPF_CORE_READ(task, signal);
 	if (BPF_CORE_READ(signal, live.counter) > 0)

@@ -139,6 +139,12 @@ type tracerCudaThread struct {
 	}
 }
 
+type tracerOther struct {
+	_     structs.HostLayout
+	Fdkey uint64
+	File  uint64
+}
+
 type tracerPartKey struct {
 	_    structs.HostLayout
 	Sock uint64
@@ -408,6 +414,11 @@ type tracerRecvCall struct {
 	Ts   uint64
 }
 
+type tracerServerBits struct {
+	_     structs.HostLayout
+	Words [8]uint64
+}
+
 type tracerTail struct {
 	_     structs.HostLayout
 	Next  uint32
@@ -428,7 +439,6 @@ type tracerTarget struct {
 	Roles  uint32
 	Nports uint32
 	Ports  [32]uint16
-	Other  [256]uint8
 }
 
 // Names of all BPF objects in the ELF.
@@ -449,6 +459,7 @@ const (
 	tracerMapCudaThreads                = "cuda_threads"
 	tracerMapEmptyTail                  = "empty_tail"
 	tracerMapLosses                     = "losses"
+	tracerMapOthers                     = "others"
 	tracerMapParts                      = "parts"
 	tracerMapPyCalls                    = "py_calls"
 	tracerMapPyHits                     = "py_hits"
@@ -458,6 +469,7 @@ const (
 	tracerMapPyStates                   = "py_states"
 	tracerMapRecvs                      = "recvs"
 	tracerMapRing                       = "ring"
+	tracerMapServers                    = "servers"
 	tracerMapTails                      = "tails"
 	tracerMapTargets                    = "targets"
 	tracerProgCudaAliasBegin            = "cuda_alias_begin"
@@ -527,6 +539,7 @@ const (
 	tracerProgWireRecvEnter             = "wire_recv_enter"
 	tracerProgWireRecvExit              = "wire_recv_exit"
 	tracerProgWireSend                  = "wire_send"
+	tracerVarCallsOpen                  = "calls_open"
 	tracerVarCaptureContent             = "capture_content"
 	tracerVarLayoutCheck                = "layout_check"
 	tracerVarPartsOpen                  = "parts_open"
@@ -663,6 +676,7 @@ type tracerMapSpecs struct {
 	CudaThreads   *ebpf.MapSpec `ebpf:"cuda_threads"`
 	EmptyTail     *ebpf.MapSpec `ebpf:"empty_tail"`
 	Losses        *ebpf.MapSpec `ebpf:"losses"`
+	Others        *ebpf.MapSpec `ebpf:"others"`
 	Parts         *ebpf.MapSpec `ebpf:"parts"`
 	PyCalls       *ebpf.MapSpec `ebpf:"py_calls"`
 	PyHits        *ebpf.MapSpec `ebpf:"py_hits"`
@@ -672,6 +686,7 @@ type tracerMapSpecs struct {
 	PyStates      *ebpf.MapSpec `ebpf:"py_states"`
 	Recvs         *ebpf.MapSpec `ebpf:"recvs"`
 	Ring          *ebpf.MapSpec `ebpf:"ring"`
+	Servers       *ebpf.MapSpec `ebpf:"servers"`
 	Tails         *ebpf.MapSpec `ebpf:"tails"`
 	Targets       *ebpf.MapSpec `ebpf:"targets"`
 }
@@ -680,6 +695,7 @@ type tracerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerVariableSpecs struct {
+	CallsOpen      *ebpf.VariableSpec `ebpf:"calls_open"`
 	CaptureContent *ebpf.VariableSpec `ebpf:"capture_content"`
 	LayoutCheck    *ebpf.VariableSpec `ebpf:"layout_check"`
 	PartsOpen      *ebpf.VariableSpec `ebpf:"parts_open"`
@@ -721,6 +737,7 @@ type tracerMaps struct {
 	CudaThreads   *ebpf.Map `ebpf:"cuda_threads"`
 	EmptyTail     *ebpf.Map `ebpf:"empty_tail"`
 	Losses        *ebpf.Map `ebpf:"losses"`
+	Others        *ebpf.Map `ebpf:"others"`
 	Parts         *ebpf.Map `ebpf:"parts"`
 	PyCalls       *ebpf.Map `ebpf:"py_calls"`
 	PyHits        *ebpf.Map `ebpf:"py_hits"`
@@ -730,6 +747,7 @@ type tracerMaps struct {
 	PyStates      *ebpf.Map `ebpf:"py_states"`
 	Recvs         *ebpf.Map `ebpf:"recvs"`
 	Ring          *ebpf.Map `ebpf:"ring"`
+	Servers       *ebpf.Map `ebpf:"servers"`
 	Tails         *ebpf.Map `ebpf:"tails"`
 	Targets       *ebpf.Map `ebpf:"targets"`
 }
@@ -750,6 +768,7 @@ func (m *tracerMaps) Close() error {
 		m.CudaThreads,
 		m.EmptyTail,
 		m.Losses,
+		m.Others,
 		m.Parts,
 		m.PyCalls,
 		m.PyHits,
@@ -759,6 +778,7 @@ func (m *tracerMaps) Close() error {
 		m.PyStates,
 		m.Recvs,
 		m.Ring,
+		m.Servers,
 		m.Tails,
 		m.Targets,
 	)
@@ -768,6 +788,7 @@ func (m *tracerMaps) Close() error {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerVariables struct {
+	CallsOpen      *ebpf.Variable `ebpf:"calls_open"`
 	CaptureContent *ebpf.Variable `ebpf:"capture_content"`
 	LayoutCheck    *ebpf.Variable `ebpf:"layout_check"`
 	PartsOpen      *ebpf.Variable `ebpf:"parts_open"`

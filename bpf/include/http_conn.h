@@ -39,6 +39,56 @@ struct {
 	__type(value, struct conn);
 } conns SEC(".maps");
 
+/*
+ * What most calls are told by that are none of ours: they are made on the path of every
+ * program of the host, so that no hash is looked up for them.
+ */
+
+/* A bit for each process that is looked at for HTTP, by its tgid in the agent's PID
+ * namespace; others can have the same. Set by the agent. */
+struct server_bits {
+	__u64 words[SERVER_BITS / 64];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct server_bits);
+} servers SEC(".maps");
+
+/* A descriptor that is no traced connection. */
+struct other {
+	__u64 fdkey; /* 0: none */
+	__u64 file;  /* kernel address of the struct file behind it */
+};
+
+/* Each descriptor has one place, which the latest takes. Forgotten at close, and by the
+ * agent when it begins to watch a process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, OTHERS);
+	__type(key, __u32);
+	__type(value, struct other);
+} others SEC(".maps");
+
+/* False: the process is not looked at for HTTP. */
+static __always_inline bool may_serve(__u64 ids)
+{
+	__u32 zero = 0, tgid = ids >> 32;
+	struct server_bits *bits = bpf_map_lookup_elem(&servers, &zero);
+
+	return bits && bits->words[tgid / 64 % (SERVER_BITS / 64)] >> (tgid % 64) & 1;
+}
+
+/* The place of a descriptor. */
+static __always_inline struct other *other_of(__u64 fdkey)
+{
+	__u32 at = ((__u32)fdkey + (__u32)(fdkey >> 32) * OTHERS_STEP) % OTHERS;
+
+	return bpf_map_lookup_elem(&others, &at);
+}
+
 struct held {
 	__u64 ts;
 	__u64 off; /* where the kept bytes begin in the response direction */
@@ -136,20 +186,13 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 	c->state = CONN_OURS;
 }
 
-/* Where it is kept that a descriptor is no traced connection; null if it is not. */
-static __always_inline __u8 *other_of(struct target *t, __u64 fdkey)
+/* The connection behind a descriptor, which is file, classified at first sight; null if
+ * ignored. */
+static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey, struct file *file,
+					    bool accepted)
 {
-	__u64 fd = (__u32)fdkey;
-
-	return fd < OTHER_FDS ? &t->other[clamp_to(fd, OTHER_FDS - 1)] : 0;
-}
-
-/* The connection behind a descriptor, classified at first sight; null if ignored. */
-static __always_inline struct conn *conn_of(struct target *t, __u64 fdkey, bool accepted)
-{
-	__u8 *other = other_of(t, fdkey);
-	struct file *file = file_of(fdkey);
 	struct conn *c = bpf_map_lookup_elem(&conns, &fdkey);
+	struct other *other = other_of(fdkey);
 	struct conn fresh = {};
 
 	if (!file)
@@ -164,7 +207,14 @@ static __always_inline struct conn *conn_of(struct target *t, __u64 fdkey, bool 
 		bpf_map_delete_elem(&tails, &fdkey);
 		c = bpf_map_lookup_elem(&conns, &fdkey);
 	}
-	if (other)
-		*other = c && c->state == CONN_OTHER;
-	return c && c->state == CONN_OURS ? c : 0;
+	if (c && c->state == CONN_OURS) {
+		if (other && other->fdkey == fdkey)
+			other->fdkey = 0;
+		return c;
+	}
+	if (c && other) {
+		other->file = (__u64)file;
+		other->fdkey = fdkey;
+	}
+	return 0;
 }

@@ -34,9 +34,13 @@
 /* Ports on which one API server may listen: one for HTTP, the others for ZeroMQ
  * over TCP and for what was loaded beside it. */
 #define PORTS_MAX 32
-/* Descriptors of an API server of which it is kept with the process that they are no
- * connection: those of the signals between its own threads, which it opens first. */
-#define OTHER_FDS 256
+/* Descriptors of which it is kept that they are no connection, a power of two: an API
+ * server uses some twenty, most of them for signals between its own threads. */
+#define OTHERS 512
+/* Places from one process to the next, odd. */
+#define OTHERS_STEP 37
+/* Bits that stand for API servers. */
+#define SERVER_BITS 512
 /* Bytes of such a signal, an eventfd's counter. */
 #define SIGNAL_BYTES 8
 /* Depth of nested PID namespaces; the kernel allows 32, container stacks use 2-3. */

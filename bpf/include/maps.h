@@ -29,7 +29,6 @@ struct target {
 	__u32 roles; /* enum target_role */
 	__u32 nports;
 	__u16 ports[PORTS_MAX]; /* TCP ports the process listens on */
-	__u8 other[OTHER_FDS];  /* kept by the programs: the descriptor is no traced connection */
 };
 
 /* Records on their way to the agent. The loader sets the size. When full, the

@@ -132,7 +132,7 @@ func TestSGLangIdle(t *testing.T) {
 	for n := range 50 { // what compiles on first use
 		ask(n)
 	}
-	const pairs = 1500
+	const pairs = 3000
 	order := rand.New(rand.NewPCG(1, 2))
 	stats := func() map[string]bpf.ProgramStats {
 		all, err := l.Stats()
