@@ -73,13 +73,25 @@ func (l *looks) set(t *testing.T, on bool) {
 	}
 }
 
-// TestSGLangIdle measures how much later the response to a request of one token is that comes
+// TestSGLangIdle measures what probes add to a request of one token that comes to an idle
+// server which polls.
+func TestSGLangIdle(t *testing.T) {
+	needSGLang(t)
+	idleDifference(t, startWith(t, serveSGLang, nil))
+}
+
+// TestGPUSGLangIdle is TestSGLangIdle where a forward pass is launched and waited for, so that
+// what is looked at behind the launch is beside it.
+func TestGPUSGLangIdle(t *testing.T) {
+	needGPUOf(t, "sglang-cuda-0.5.23", "engine-sglang-cuda")
+	idleDifference(t, startWith(t, serveSGLangCUDA, []string{"CUDA_MODE=eager", "FAKE_CUDA_KERNEL_NS=100000"}))
+}
+
+// idleDifference measures how much later the response to a request of one token is that comes
 // to an idle server, for what the probes look at: pairs of requests one after the other, of
 // which one finds the programs do nothing, in random order. The traps are there for both, and
 // their cost is put on top. It prints, since what it measures depends on the host.
-func TestSGLangIdle(t *testing.T) {
-	needSGLang(t)
-	e := startWith(t, serveSGLang, nil)
+func idleDifference(t *testing.T, e *engine) {
 	eng, err := target.Finder{}.ByPID(t.Context(), e.pid)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +144,7 @@ func TestSGLangIdle(t *testing.T) {
 	for n := range 50 { // what compiles on first use
 		ask(n)
 	}
-	const pairs = 3000
+	const pairs = 1500
 	order := rand.New(rand.NewPCG(1, 2))
 	stats := func() map[string]bpf.ProgramStats {
 		all, err := l.Stats()
