@@ -182,7 +182,11 @@ func TestBadHost(t *testing.T) {
 		tr := attach(t, e)
 		e.playNamed(t, workload.Options{Seed: 42}, "chat")
 		go e.playAway()
-		time.Sleep(300 * time.Millisecond)
+		for end := time.Now().Add(10 * time.Second); e.metrics(t).sum("vllm:num_requests_running") == 0; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("no request runs")
+			}
+		}
 		killTree(e.pid)
 		select {
 		case err := <-tr.done:
