@@ -68,6 +68,10 @@ func (o *Objects) SetTarget(pid int, role Role, ports ...uint16) error {
 		t.Since = old.Since
 	case !errors.Is(err, ebpf.ErrKeyNotExist):
 		return fmt.Errorf("watching process %d: %w", pid, err)
+	default:
+		if err := o.forgetOthers(uint32(pid)); err != nil {
+			return fmt.Errorf("watching process %d: %w", pid, err)
+		}
 	}
 	t.Roles, t.Nports = uint32(role), uint32(len(ports))
 	copy(t.Ports[:], ports)
@@ -90,9 +94,6 @@ func (o *Objects) serves(pid uint32, yes bool) error {
 		return nil
 	}
 	if yes {
-		if err := o.forgetOthers(pid); err != nil {
-			return err
-		}
 		if o.servers == nil {
 			o.servers = make(map[uint32]bool)
 		}
