@@ -33,6 +33,7 @@ const (
 // Reasons why a request's part is not known, or some time is no request's.
 const (
 	reasonSteps     = "not all of its steps were seen"
+	reasonNoStep    = "it was seen in no step"
 	reasonCalls     = "calls of the CUDA driver were not seen in all of its steps"
 	reasonPass      = "the forward pass of a step was not seen whole"
 	reasonUntold    = "which forward pass was that of a step was not known in time"

@@ -397,6 +397,9 @@ func (c *Correlator) stepRefs(v *view, a *attrs) {
 		why := cmp.Or(r.lostDetail(signal.DetailSteps), r.lessOf(signal.DetailSteps))
 		if why == "" && r.core.eng.seen.Steps && (r.end == endFinished || r.end == endAborted) {
 			why = reasonSteps
+			if r.steps == nil {
+				why = reasonNoStep
+			}
 		}
 		if why != "" && !r.unseen {
 			v.unavailable.add(semconv.AttrInferspanStepsCount + ": " + why)
