@@ -114,7 +114,7 @@ func TestReplay(t *testing.T) {
 }
 
 // withSteps are recordings whose goldens show scheduler steps, too: chunked prompts,
-// preemptions, and forward passes.
+// preemptions, forward passes, and steps of SGLang.
 var withSteps = []string{"long", "preempt", "cuda", "tensor-parallel", "sglang-usage"}
 
 // firstDifference shows the first lines that differ, around the place where they do.
