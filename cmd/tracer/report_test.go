@@ -16,7 +16,9 @@ func TestNotExact(t *testing.T) {
 	}
 	missing, shown := 0, notExact(e, target.Capabilities(e, host.Report{}, nil))
 	for _, c := range target.Capabilities(e, host.Report{}, nil) {
-		line := func(l string) bool { return len(c.Reason) > 0 && len(l) > len(c.Reason) && l[len(l)-len(c.Reason):] == c.Reason }
+		line := func(l string) bool {
+			return len(c.Reason) > 0 && len(l) > len(c.Reason) && l[len(l)-len(c.Reason):] == c.Reason
+		}
 		if c.State == target.Unavailable && !c.Missing() {
 			missing++
 			if slices.ContainsFunc(shown, line) {
