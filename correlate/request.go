@@ -39,6 +39,7 @@ type request struct {
 	outputs       int64
 	firstOK       bool // the first output seen is the request's first
 	tokens        int64
+	checks        signal.Opt[int64] // signal.Output.Checks
 	preempted     int64
 	firstSend     signal.Mono
 	lastSend      signal.Mono

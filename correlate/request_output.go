@@ -59,6 +59,9 @@ func (c *Correlator) output(co *core, r *request, s *signal.StepOutput, o *signa
 	r.outputs++
 	n := max(o.NumTokens, 0)
 	r.tokens += int64(n)
+	if o.Checks.OK && o.Checks.V < mostTokens {
+		r.checks = o.Checks
+	}
 	co.m.generated += uint64(n)
 	preempted := r.preempted
 	if len(o.Events) > 0 {

@@ -114,10 +114,8 @@ func TestSGLangMetrics(t *testing.T) {
 	}
 }
 
-// TestSGLangSteps: a client that does not stream gets its tokens in one output, after
-// many steps; the step metrics are those of every engine.
-func TestSGLangSteps(t *testing.T) {
-	const id = "aaaaaaaaaa"
+// fiveSteps are a request of five steps, the first of them a chunk of its prompt.
+func fiveSteps(id string, tokens int, edit ...outEdit) *sglang {
 	s := newSGLang()
 	s.added(2.5, id)
 	s.times(2.6, id, 1, 2.6, 0, 0)
@@ -134,11 +132,46 @@ func TestSGLangSteps(t *testing.T) {
 		st.Requests = []signal.StepRequest{q}
 		s.put(st)
 	}
-	s.out(54, id, 4, finishedLength)
+	s.out(54, id, tokens, append(edit, finishedLength)...)
 	s.times(55, id, 0, 0, 55, 55)
+	return s
+}
+
+// TestSGLangDraftSteps: where drafts are checked a step gives any number of tokens, and the
+// engine says how many steps there were.
+func TestSGLangDraftSteps(t *testing.T) {
+	checks := func(n int64) outEdit { return func(o *signal.Output) { o.Checks = signal.Some(n) } }
+	for _, c := range []struct {
+		name   string
+		tokens int
+		edit   []outEdit
+		count  any
+	}{
+		{"none were checked", 4, nil, int64(5)},
+		{"more tokens than steps, which nothing explains", 9, nil, nil},
+		{"three checks", 9, []outEdit{checks(3)}, int64(5)},
+		{"one more than was seen", 9, []outEdit{checks(4)}, nil},
+		{"one fewer", 9, []outEdit{checks(2)}, nil},
+	} {
+		o := NewOptions()
+		o.Steps = StepsRefs
+		trees, _ := run(t, o, fiveSteps("aaaaaaaaaa", c.tokens, c.edit...).sig)
+		q := &trees[0].Spans[0]
+		if got := q.Attr("inferspan.steps.count"); got != c.count {
+			t.Errorf("%s: %v steps, want %v", c.name, got, c.count)
+		}
+		if why := q.Attr("inferspan.unavailable"); (why == nil) != (c.count != nil) {
+			t.Errorf("%s: %v", c.name, why)
+		}
+	}
+}
+
+// TestSGLangSteps: a client that does not stream gets its tokens in one output, after
+// many steps; the step metrics are those of every engine.
+func TestSGLangSteps(t *testing.T) {
 	o := NewOptions()
 	o.Steps = StepsRefs
-	trees, m := run(t, o, s.sig)
+	trees, m := run(t, o, fiveSteps("aaaaaaaaaa", 4).sig)
 	if len(trees) != 1 {
 		t.Fatalf("%d trees", len(trees))
 	}

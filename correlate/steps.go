@@ -316,6 +316,9 @@ func (c *Correlator) stepsComplete(r *request) bool {
 	}
 	// A step that gave tokens and an output come together.
 	gave := r.core.eng.rules.stepsOf(r.outputs, r.tokens)
+	if r.checks.OK {
+		gave = 1 + r.checks.V // a step gives as many tokens as drafts stood, and one
+	}
 	return !r.core.eng.seen.Outputs || (n.gave <= gave && gave <= n.gave+n.maybe)
 }
 

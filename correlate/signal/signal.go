@@ -191,7 +191,10 @@ type Output struct {
 	PromptTokens   Opt[int64] // as the core counts them
 	// Total is how many tokens the request has, those of this output counted, where the
 	// engine says so.
-	Total   Opt[int64]
+	Total Opt[int64]
+	// Checks is how many steps of the request had drafts checked, where the engine says so:
+	// each that gave tokens but the one of its prefill.
+	Checks  Opt[int64]
 	Pooled  bool     // the result of a pooling request
 	Failure *Failure // why it was ended early, nil if it was not or the engine does not say
 }

@@ -387,6 +387,9 @@ func (d *Decoder) output(q *Output, o *signal.Output, pooled bool) {
 		if q.CompletionTokens.V >= 0 {
 			o.Total = q.CompletionTokens
 		}
+		if q.SpecVerifies.V > 0 {
+			o.Checks = q.SpecVerifies
+		}
 	}
 	if q.Finish != nil {
 		ends(o, q.Finish)
