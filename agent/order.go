@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 
 	"inferspan/bpf/event"
@@ -11,14 +12,10 @@ import (
 // would be of another time. It is for one goroutine.
 type order struct{ records []*event.Record }
 
-// hold keeps a record.
+// hold keeps a record, behind those of the same time. There is no error: it stands where
+// records are handed over.
 func (o *order) hold(r *event.Record) error {
-	at, _ := slices.BinarySearchFunc(o.records, r.Time+1, func(x *event.Record, t uint64) int {
-		if x.Time < t {
-			return -1
-		}
-		return 1
-	})
+	at, _ := slices.BinarySearchFunc(o.records, r.Time+1, func(x *event.Record, t uint64) int { return cmp.Compare(x.Time, t) })
 	o.records = slices.Insert(o.records, at, r)
 	return nil
 }

@@ -208,13 +208,10 @@ func (e *engine) halfSeen(name string, pid uint32) string {
 
 // await: a process is looked into or will be, or it cannot be.
 func (e *engine) await(pid uint32, can bool) {
-	switch {
-	case !can:
-		delete(e.lookedAt, pid)
-	case e.lookedAt == nil:
-		e.lookedAt = map[uint32]bool{pid: true}
-	case len(e.lookedAt) < maxAwaited:
-		e.lookedAt[pid] = true
+	if !can {
+		delete(e.lookedInto, pid)
+	} else if len(e.lookedInto) < maxAwaited {
+		e.lookedInto[pid] = true
 	}
 }
 
@@ -224,7 +221,7 @@ const maxAwaited = 1024
 // attaching: the core has not got its probes yet, which it gets next.
 func (co *core) attaching() bool {
 	steps := co.eng.detail(signal.DetailSteps)
-	return co.eng.lookedAt[co.PID] && (steps == nil || !steps.known(co.PID))
+	return co.eng.lookedInto[co.PID] && (steps == nil || !steps.known(co.PID))
 }
 
 // known: something was said of d in a process.

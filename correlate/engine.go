@@ -37,7 +37,7 @@ type engine struct {
 	lora        signal.Opt[bool]  // requests may ask for adapters
 	bare        int               // messages with outputs and without statistics, while none had any
 	details     []detail
-	lookedAt    map[uint32]bool // processes that are looked into, or will be
+	lookedInto  map[uint32]bool // processes that are looked into, or will be
 	tokenizings []tokenizing    // calls of the tokenizer, in order
 	untokenized []*request      // those that have not looked for theirs, in order
 	tokenCosts  []tokenCost
@@ -89,7 +89,7 @@ func (c *Correlator) engine(id signal.EngineID) *engine {
 			return e
 		}
 	}
-	e := &engine{id: id, rules: rulesOf(""), res: &trace.Resource{}, exchanges: map[signal.Exchange]*exchange{}, byID: map[string][]*exchange{}, byResp: map[string][]*request{}}
+	e := &engine{id: id, rules: rulesOf(""), res: &trace.Resource{}, exchanges: map[signal.Exchange]*exchange{}, byID: map[string][]*exchange{}, byResp: map[string][]*request{}, lookedInto: map[uint32]bool{}}
 	c.engines = append(c.engines, e)
 	return e
 }

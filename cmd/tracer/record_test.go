@@ -1,47 +1,17 @@
 package main
 
 import (
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"inferspan/bpf/event"
+	"inferspan/tests/pty"
 )
-
-// terminal makes one of 30 columns: what is written to the second is read from the first.
-func terminal(t *testing.T) (master, tty *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminal can be made here: %v", err)
-	}
-	t.Cleanup(func() { master.Close() })
-	fd := int(master.Fd())
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 30})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminal can be made here: %v", err)
-	}
-	t.Cleanup(func() { tty.Close() })
-	return master, tty
-}
 
 // The line of a run fits the terminal, where it is rewritten in place, and gives way to
 // others.
 func TestProgress(t *testing.T) {
-	master, tty := terminal(t)
+	master, tty := pty.Open(t, 30)
 	p := &progress{w: tty, line: func() string { return strings.Repeat("0123456789", 8) }}
 	if err := p.Record(&event.Record{Header: event.Header{Kind: event.KindClock}}); err != nil {
 		t.Fatal(err)

@@ -154,8 +154,10 @@ func (o *outputs) open(ctx context.Context, cmd *cobra.Command, snapshot func() 
 	if s.defaults, err = export.DefaultsFromEnv(o.service, os.Getenv); err != nil {
 		return nil, withCode(exitUsage, err)
 	}
-	if err := takesFile(o.jsonl); o.jsonl != "" && o.jsonl != "-" && err != nil {
-		return nil, withCode(exitExport, fmt.Errorf("creating %s: %w", o.jsonl, err))
+	if o.jsonl != "" && o.jsonl != "-" {
+		if err := takesFile(o.jsonl); err != nil {
+			return nil, withCode(exitExport, fmt.Errorf("creating %s: %w", o.jsonl, err))
+		}
 	}
 	if o.otlp || o.endpoint != "" {
 		sink, err := otlp.New(ctx, otlp.Options{Endpoint: o.endpoint, Defaults: s.defaults, Version: version})

@@ -17,12 +17,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"inferspan/correlate/signal"
 	"inferspan/correlate/trace"
 	"inferspan/export"
 	"inferspan/export/internal/sample"
+	"inferspan/tests/pty"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -290,34 +289,8 @@ func TestWriteErrors(t *testing.T) {
 	}
 }
 
-// pty opens a pseudo-terminal of the given width and returns its two ends.
-func pty(t *testing.T, cols uint16) (user, program *os.File) {
-	t.Helper()
-	m, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no pseudo-terminals: ", err)
-	}
-	t.Cleanup(func() { m.Close() })
-	if err := unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(m.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	if err := unix.IoctlSetWinsize(int(s.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: cols}); err != nil {
-		t.Fatal(err)
-	}
-	return m, s
-}
-
 func TestColours(t *testing.T) {
-	user, tty := pty(t, 132)
+	user, tty := pty.Open(t, 132)
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
 	o := OptionsFor(tty)
