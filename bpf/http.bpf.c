@@ -89,12 +89,8 @@ static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 {
 	__u64 ids = current_ids();
 	struct user_msghdr m;
-	struct target *t;
 
-	if (!may_serve(ids))
-		return;
-	t = target_of(ids);
-	if (!t || !(t->roles & ROLE_HTTP))
+	if (!server_of(ids))
 		return;
 	if (bpf_probe_read_user(&m, sizeof(m), (void *)msg)) {
 		lose(LOSS_FAULT, 1);
@@ -180,10 +176,10 @@ static __always_inline void exit_accept(long fd)
 	__u64 ids = current_ids();
 	struct target *t;
 
-	if (fd < 0 || !may_serve(ids))
+	if (fd < 0)
 		return;
-	t = target_of(ids);
-	if (t && t->roles & ROLE_HTTP)
+	t = server_of(ids);
+	if (t)
 		conn_of(t, (ids >> 32 << 32) | (__u32)fd, file_of(fd), true);
 }
 
@@ -285,18 +281,11 @@ SYS_ENTER(close)
 {
 	__u64 ids = current_ids();
 	__u64 fdkey = (ids >> 32 << 32) | (__u32)ctx->args[0];
-	struct other *other;
-	struct target *t;
 	struct conn *c;
 
-	if (!may_serve(ids))
+	if (!server_of(ids))
 		return 0;
-	t = target_of(ids);
-	if (!t || !(t->roles & ROLE_HTTP))
-		return 0;
-	other = other_of(fdkey);
-	if (other && other->fdkey == fdkey)
-		other->fdkey = 0;
+	forget_other(other_of(fdkey), fdkey);
 	c = bpf_map_lookup_elem(&conns, &fdkey);
 	if (!c)
 		return 0;

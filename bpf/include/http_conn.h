@@ -81,12 +81,30 @@ static __always_inline bool may_serve(__u64 ids)
 	return bits && bits->words[tgid / 64 % (SERVER_BITS / 64)] >> (tgid % 64) & 1;
 }
 
+/* What is known of a process that is looked at for HTTP; null if it is not. */
+static __always_inline struct target *server_of(__u64 ids)
+{
+	struct target *t;
+
+	if (!may_serve(ids))
+		return 0;
+	t = target_of(ids);
+	return t && t->roles & ROLE_HTTP ? t : 0;
+}
+
 /* The place of a descriptor. */
 static __always_inline struct other *other_of(__u64 fdkey)
 {
 	__u32 at = ((__u32)fdkey + (__u32)(fdkey >> 32) * OTHERS_STEP) % OTHERS;
 
 	return bpf_map_lookup_elem(&others, &at);
+}
+
+/* Forgets that a descriptor is no connection; other is its place. */
+static __always_inline void forget_other(struct other *other, __u64 fdkey)
+{
+	if (other && other->fdkey == fdkey)
+		other->fdkey = 0;
 }
 
 struct held {
@@ -208,8 +226,7 @@ static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey,
 		c = bpf_map_lookup_elem(&conns, &fdkey);
 	}
 	if (c && c->state == CONN_OURS) {
-		if (other && other->fdkey == fdkey)
-			other->fdkey = 0;
+		forget_other(other, fdkey);
 		return c;
 	}
 	if (c && other) {
