@@ -47,7 +47,7 @@ func TestPlan(t *testing.T) {
 		{"sglang", "front end", target.Process{Role: target.RoleAPIServer, ZMQ: lib}, 1, bpf.RoleSend | bpf.RoleHTTP},
 		{"sglang", "front end with TLS", target.Process{Role: target.RoleAPIServer, ZMQ: lib, TLS: true}, 1, bpf.RoleSend},
 		{"sglang", "front end without libzmq", target.Process{Role: target.RoleAPIServer}, 0, bpf.RoleHTTP},
-		{"sglang", "detokenizer", target.Process{Role: target.RoleDetokenizer, ZMQ: lib}, 1, bpf.RoleSend},
+		{"sglang", "detokenizer", target.Process{Role: target.RoleDetokenizer, ZMQ: lib}, 0, 0},
 		{"sglang", "DP controller", target.Process{Role: target.RoleController, ZMQ: lib}, 1, bpf.RoleSend},
 		{"sglang", "offline", target.Process{Role: target.RoleOffline, ZMQ: lib}, 1, bpf.RoleSend},
 		{"sglang", "router", target.Process{Role: target.RoleRouter, ZMQ: lib}, 0, 0},

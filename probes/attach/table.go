@@ -72,15 +72,13 @@ var plans = map[string]map[target.Role]entry{
 	// The scheduler and the DP controller of SGLang poll their sockets without a pause
 	// when idle: everything is seen where it is sent, for one trap a message. That is one
 	// for a request in the front end, and in the DP controller; and one for a step in the
-	// scheduler that gives outputs, and in the detokenizer. The text that the detokenizer
-	// sends is received at once or, where the front end is busy, later: its send is the
-	// earliest moment at which the front end can have it.
+	// scheduler that gives outputs. What the detokenizer makes of them says nothing that the
+	// scheduler did not, and the front end notes itself when it gets to it.
 	"sglang": {
-		target.RoleAPIServer:   {sent(target.TapRequests), bpf.RoleSend | bpf.RoleHTTP, true},
-		target.RoleOffline:     {sent(target.TapRequests), bpf.RoleSend, false},
-		target.RoleController:  {sent(target.TapDispatch), bpf.RoleSend, false},
-		target.RoleCore:        {sent(target.TapOutputs), bpf.RoleSend, false},
-		target.RoleDetokenizer: {sent(target.TapTexts), bpf.RoleSend, false},
+		target.RoleAPIServer:  {sent(target.TapRequests), bpf.RoleSend | bpf.RoleHTTP, true},
+		target.RoleOffline:    {sent(target.TapRequests), bpf.RoleSend, false},
+		target.RoleController: {sent(target.TapDispatch), bpf.RoleSend, false},
+		target.RoleCore:       {sent(target.TapOutputs), bpf.RoleSend, false},
 	},
 }
 

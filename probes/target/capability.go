@@ -78,7 +78,6 @@ const (
 	TapTokenize                   // the same, of its tokenizer
 	TapDetokenize                 // and of its detokenizer
 	TapDispatch                   // zmq_msg_send in a DP controller
-	TapTexts                      // zmq_msg_send in a detokenizer
 	tapStats                      // events and statistics in the outputs
 )
 
@@ -184,7 +183,7 @@ func (c *capabilities) miss(t Tap, format string, args ...any) {
 // look finds out what each tap gives: what the host lacks, then the engine, then what
 // attaching gave.
 func (c *capabilities) look(rules capabilityRules, h host.Report, probes []ProbeState) {
-	const uprobes = TapRequests | TapOutputs | TapReceipts | TapDispatch | TapTexts | TapSteps | TapFront | TapTokenize | TapDetokenize
+	const uprobes = TapRequests | TapOutputs | TapReceipts | TapDispatch | TapSteps | TapFront | TapTokenize | TapDetokenize
 	for _, it := range h.Items {
 		if it.State == host.Missing && it.Required {
 			t := Tap(uprobes | TapHTTP)

@@ -194,8 +194,8 @@ func idleDifference(t *testing.T, e *engine) {
 	trap := each * float64(costs.Emulated) / 1e3
 	t.Logf("%d pairs of requests: %.0f us without, later by %.1f us (standard error %.1f us), and by %.1f us of %.1f traps: %.1f us",
 		pairs, median(without), mid, spread, trap, each, mid+trap)
-	if each < 10.9 || each > 11.1 {
-		t.Errorf("%.2f traps a request, want 11", each)
+	if each < 9.9 || each > 10.1 {
+		t.Errorf("%.2f traps a request, want 10", each)
 	}
 }
 

@@ -189,7 +189,8 @@ func (d *Decoder) Problem() error { return d.problem }
 func (d *Decoder) Message(m *wire.Message, emit func(signal.Signal)) {
 	role := d.roles[m.PID]
 	if m.Receipt || m.Dir != event.FrameSend || len(m.Parts) == 0 || role == target.RoleDetokenizer {
-		// The text of outputs says nothing that the scheduler did not.
+		// Recordings can have what a detokenizer sent: the text of outputs says nothing that
+		// the scheduler did not.
 		d.stats.Other++
 		return
 	}
