@@ -21,9 +21,10 @@
 struct call {
 	__u64 ts; /* entry, ns */
 	__u64 fdkey;
-	__u64 addr; /* buffer, or iovec array */
-	__u32 vecs; /* entries of the iovec array; 0: addr is a buffer */
-	__u32 dir;  /* enum http_dir */
+	__u64 addr;  /* buffer, or iovec array */
+	__u64 ended; /* as of may_serve */
+	__u32 vecs;  /* entries of the iovec array; 0: addr is a buffer */
+	__u32 dir;   /* enum http_dir */
 };
 
 /* Entries of calls, or more. While there are none, calls that end need no lookup. */
@@ -39,8 +40,11 @@ struct {
 	__type(value, struct call);
 } calls SEC(".maps");
 
-static __always_inline void begin_call(__u64 thread, const struct call *call)
+static __always_inline void begin_call(struct call *call)
 {
+	__u64 thread = bpf_get_current_pid_tgid();
+
+	call->ts = bpf_ktime_get_ns();
 	__sync_fetch_and_add(&calls_open, 1);
 	if (!bpf_map_update_elem(&calls, &thread, call, BPF_NOEXIST))
 		return;
@@ -56,48 +60,61 @@ static __always_inline void end_call(__u64 thread)
 		__sync_fetch_and_add(&calls_open, -1);
 }
 
-/* size is that of the buffer, 0 if it is not needed. */
-static __always_inline void enter_call(__u32 fd, __u64 addr, __u64 size, __u32 vecs, __u32 dir)
+/*
+ * Whether a call is on a traced connection. size is that of the buffer, 0 if it is not needed.
+ * On success call has what tells of the connection.
+ */
+static __always_inline bool traced(__u32 fd, __u64 size, struct call *call)
 {
 	__u64 ids = current_ids();
 	__u64 fdkey = (ids >> 32 << 32) | fd;
-	struct call call = {.fdkey = fdkey, .addr = addr, .vecs = vecs, .dir = dir};
-	struct other *other;
+	__u64 ended, noted = 0;
+	struct fd_note *note;
 	struct target *t;
 	struct file *file;
-	bool same;
 
-	if (!may_serve(ids))
-		return;
-	other = other_of(fdkey);
-	same = other && other->fdkey == fdkey;
+	if (!may_serve(ids, &ended))
+		return false;
+	call->fdkey = fdkey;
+	call->ended = ended;
+	note = note_of(fdkey);
+	if (note && note->fdkey == fdkey)
+		noted = note->file;
 	/* Most calls are signals between threads. A connection that took the place of what
 	 * they are sent by (dup2) is seen from its next call of another size on. */
-	if (same && size == SIGNAL_BYTES)
-		return;
+	if (noted && !(noted & NOTE_OURS) && size == SIGNAL_BYTES)
+		return false;
 	file = file_of(fd);
-	if (same && other->file == (__u64)file)
-		return;
-	t = target_of(ids);
-	if (!t || !(t->roles & ROLE_HTTP) || !conn_of(t, fdkey, file, false))
-		return;
-	call.ts = bpf_ktime_get_ns();
-	begin_call(bpf_get_current_pid_tgid(), &call);
+	if (noted && (noted & ~NOTE_OURS) == (__u64)file)
+		return noted & NOTE_OURS;
+	t = http_target_of(ids);
+	return t && is_ours(t, ended, fdkey, file, false);
+}
+
+static __always_inline void enter_call(__u32 fd, __u64 addr, __u64 size, __u32 vecs, __u32 dir)
+{
+	struct call call = {.addr = addr, .vecs = vecs, .dir = dir};
+
+	if (traced(fd, size, &call))
+		begin_call(&call);
 }
 
 static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 {
-	__u64 ids = current_ids();
+	struct call call = {.dir = dir};
 	struct user_msghdr m;
 
-	if (!server_of(ids))
+	if (!traced(fd, 0, &call))
 		return;
 	if (bpf_probe_read_user(&m, sizeof(m), (void *)msg)) {
 		lose(LOSS_FAULT, 1);
 		return;
 	}
-	if (m.iovlen)
-		enter_call(fd, m.iov, 0, m.iovlen > 0xffffffff ? 0xffffffff : m.iovlen, dir);
+	if (!m.iovlen)
+		return;
+	call.addr = m.iov;
+	call.vecs = m.iovlen > 0xffffffff ? 0xffffffff : m.iovlen;
+	begin_call(&call);
 }
 
 static __always_inline void exit_call(long ret)
@@ -116,8 +133,10 @@ static __always_inline void exit_call(long ret)
 	end_call(thread);
 	c = bpf_map_lookup_elem(&conns, &call.fdkey);
 	/* A call older than its connection was noted under an earlier watch. */
-	if (!c || c->state != CONN_OURS || call.ts < c->id)
+	if (!c || c->state != CONN_OURS || call.ts < c->id || !still_watched(c, call.ended)) {
+		forget_note(call.fdkey);
 		return;
+	}
 	if (ret <= 0) {
 		__u32 flags = 0;
 
@@ -173,14 +192,14 @@ static __always_inline void exit_call(long ret)
 
 static __always_inline void exit_accept(long fd)
 {
-	__u64 ids = current_ids();
+	__u64 ended, ids = current_ids();
 	struct target *t;
 
-	if (fd < 0)
+	if (fd < 0 || !may_serve(ids, &ended))
 		return;
-	t = server_of(ids);
+	t = http_target_of(ids);
 	if (t)
-		conn_of(t, (ids >> 32 << 32) | (__u32)fd, file_of(fd), true);
+		is_ours(t, ended, (ids >> 32 << 32) | (__u32)fd, file_of(fd), true);
 }
 
 #define SYS_ENTER(name)                             \
@@ -279,13 +298,13 @@ SYS_EXIT(accept4)
 /* close(fd): at the entry, since at the exit another thread may own the number. */
 SYS_ENTER(close)
 {
-	__u64 ids = current_ids();
+	__u64 ended, ids = current_ids();
 	__u64 fdkey = (ids >> 32 << 32) | (__u32)ctx->args[0];
 	struct conn *c;
 
-	if (!server_of(ids))
+	if (!may_serve(ids, &ended) || !http_target_of(ids))
 		return 0;
-	forget_other(other_of(fdkey), fdkey);
+	forget_note(fdkey);
 	c = bpf_map_lookup_elem(&conns, &fdkey);
 	if (!c)
 		return 0;

@@ -82,8 +82,9 @@ type Objects struct {
 	mu    sync.Mutex
 	links []link.Link // tracepoints
 	http  bool        // socket tap attached
-	// servers are the processes that are looked at for HTTP.
+	// servers are the processes that are looked at for HTTP, ended counts those that are no longer.
 	servers map[uint32]bool
+	ended   uint64
 
 	interpreters        map[int]*interpreter // by process
 	plans               map[uint32]bool      // places of plans in use

@@ -174,14 +174,14 @@ func TestServers(t *testing.T) {
 		}
 		return out
 	}
-	noted := func(at uint32) (out tracerOther) {
-		if err := o.objs.Others.Lookup(at, &out); err != nil {
+	noted := func(at uint32) (out tracerFdNote) {
+		if err := o.objs.FdNotes.Lookup(at, &out); err != nil {
 			t.Fatal(err)
 		}
 		return out
 	}
 	note := func(at uint32, pid uint64) {
-		if err := o.objs.Others.Put(at, tracerOther{Fdkey: pid<<32 | 9, File: 1}); err != nil {
+		if err := o.objs.FdNotes.Put(at, tracerFdNote{Fdkey: pid<<32 | 9, File: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -69,7 +69,7 @@ func (o *Objects) SetTarget(pid int, role Role, ports ...uint16) error {
 	case !errors.Is(err, ebpf.ErrKeyNotExist):
 		return fmt.Errorf("watching process %d: %w", pid, err)
 	default:
-		if err := o.forgetOthers(uint32(pid)); err != nil {
+		if err := o.forgetNotes(uint32(pid)); err != nil {
 			return fmt.Errorf("watching process %d: %w", pid, err)
 		}
 	}
@@ -100,26 +100,27 @@ func (o *Objects) serves(pid uint32, yes bool) error {
 		o.servers[pid] = true
 	} else {
 		delete(o.servers, pid)
+		o.ended++ // it is in targets no longer, or not for HTTP
 	}
-	var bits tracerServerBits
+	bits := tracerServerBits{Ended: o.ended}
 	for pid := range o.servers {
 		bits.Words[int(pid/64)%len(bits.Words)] |= 1 << (pid % 64)
 	}
 	return o.objs.Servers.Put(uint32(0), bits)
 }
 
-// forgetOthers forgets what the programs noted of the descriptors of a process that had the
+// forgetNotes forgets what the programs noted of the descriptors of a process that had the
 // number of this one before.
-func (o *Objects) forgetOthers(pid uint32) error {
-	for at := range o.objs.Others.MaxEntries() {
-		var other tracerOther
-		if err := o.objs.Others.Lookup(at, &other); err != nil {
+func (o *Objects) forgetNotes(pid uint32) error {
+	for at := range o.objs.FdNotes.MaxEntries() {
+		var note tracerFdNote
+		if err := o.objs.FdNotes.Lookup(at, &note); err != nil {
 			return err
 		}
-		if uint32(other.Fdkey>>32) != pid {
+		if uint32(note.Fdkey>>32) != pid {
 			continue
 		}
-		if err := o.objs.Others.Put(at, tracerOther{}); err != nil {
+		if err := o.objs.FdNotes.Put(at, tracerFdNote{}); err != nil {
 			return err
 		}
 	}

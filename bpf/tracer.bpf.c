@@ -46,6 +46,7 @@ int process_exit(void *ctx)
 	/* Two last threads can both see no one left; the record is sent once. */
 	if (bpf_map_delete_elem(&targets, &tgid))
 		return 0;
+	__sync_fetch_and_add(&watches_exited, 1);
 	if (BPF_CORE_READ(signal, flags) & SIGNAL_GROUP_EXIT)
 		code = BPF_CORE_READ(signal, group_exit_code);
 	else

@@ -18,6 +18,7 @@ type tracerCall struct {
 	Ts    uint64
 	Fdkey uint64
 	Addr  uint64
+	Ended uint64
 	Vecs  uint32
 	Dir   uint32
 }
@@ -26,6 +27,7 @@ type tracerConn struct {
 	_           structs.HostLayout
 	File        uint64
 	Id          uint64
+	Ended       uint64
 	Off         [2]uint64
 	SkippedLast [2]uint64
 	Skipped     [2]uint32
@@ -139,7 +141,7 @@ type tracerCudaThread struct {
 	}
 }
 
-type tracerOther struct {
+type tracerFdNote struct {
 	_     structs.HostLayout
 	Fdkey uint64
 	File  uint64
@@ -416,6 +418,7 @@ type tracerRecvCall struct {
 
 type tracerServerBits struct {
 	_     structs.HostLayout
+	Ended uint64
 	Words [8]uint64
 }
 
@@ -458,8 +461,8 @@ const (
 	tracerMapCudaProcesses              = "cuda_processes"
 	tracerMapCudaThreads                = "cuda_threads"
 	tracerMapEmptyTail                  = "empty_tail"
+	tracerMapFdNotes                    = "fd_notes"
 	tracerMapLosses                     = "losses"
-	tracerMapOthers                     = "others"
 	tracerMapParts                      = "parts"
 	tracerMapPyCalls                    = "py_calls"
 	tracerMapPyHits                     = "py_hits"
@@ -545,6 +548,7 @@ const (
 	tracerVarPartsOpen                  = "parts_open"
 	tracerVarPidnsIno                   = "pidns_ino"
 	tracerVarWakeShift                  = "wake_shift"
+	tracerVarWatchesExited              = "watches_exited"
 )
 
 // loadTracer returns the embedded CollectionSpec for tracer.
@@ -675,8 +679,8 @@ type tracerMapSpecs struct {
 	CudaProcesses *ebpf.MapSpec `ebpf:"cuda_processes"`
 	CudaThreads   *ebpf.MapSpec `ebpf:"cuda_threads"`
 	EmptyTail     *ebpf.MapSpec `ebpf:"empty_tail"`
+	FdNotes       *ebpf.MapSpec `ebpf:"fd_notes"`
 	Losses        *ebpf.MapSpec `ebpf:"losses"`
-	Others        *ebpf.MapSpec `ebpf:"others"`
 	Parts         *ebpf.MapSpec `ebpf:"parts"`
 	PyCalls       *ebpf.MapSpec `ebpf:"py_calls"`
 	PyHits        *ebpf.MapSpec `ebpf:"py_hits"`
@@ -701,6 +705,7 @@ type tracerVariableSpecs struct {
 	PartsOpen      *ebpf.VariableSpec `ebpf:"parts_open"`
 	PidnsIno       *ebpf.VariableSpec `ebpf:"pidns_ino"`
 	WakeShift      *ebpf.VariableSpec `ebpf:"wake_shift"`
+	WatchesExited  *ebpf.VariableSpec `ebpf:"watches_exited"`
 }
 
 // tracerObjects contains all objects after they have been loaded into the kernel.
@@ -736,8 +741,8 @@ type tracerMaps struct {
 	CudaProcesses *ebpf.Map `ebpf:"cuda_processes"`
 	CudaThreads   *ebpf.Map `ebpf:"cuda_threads"`
 	EmptyTail     *ebpf.Map `ebpf:"empty_tail"`
+	FdNotes       *ebpf.Map `ebpf:"fd_notes"`
 	Losses        *ebpf.Map `ebpf:"losses"`
-	Others        *ebpf.Map `ebpf:"others"`
 	Parts         *ebpf.Map `ebpf:"parts"`
 	PyCalls       *ebpf.Map `ebpf:"py_calls"`
 	PyHits        *ebpf.Map `ebpf:"py_hits"`
@@ -767,8 +772,8 @@ func (m *tracerMaps) Close() error {
 		m.CudaProcesses,
 		m.CudaThreads,
 		m.EmptyTail,
+		m.FdNotes,
 		m.Losses,
-		m.Others,
 		m.Parts,
 		m.PyCalls,
 		m.PyHits,
@@ -794,6 +799,7 @@ type tracerVariables struct {
 	PartsOpen      *ebpf.Variable `ebpf:"parts_open"`
 	PidnsIno       *ebpf.Variable `ebpf:"pidns_ino"`
 	WakeShift      *ebpf.Variable `ebpf:"wake_shift"`
+	WatchesExited  *ebpf.Variable `ebpf:"watches_exited"`
 }
 
 // tracerPrograms contains all programs after they have been loaded into the kernel.

@@ -10,8 +10,9 @@ enum conn_state {
 };
 
 struct conn {
-	__u64 file; /* kernel address of the struct file behind the descriptor */
-	__u64 id;   /* time of first sight */
+	__u64 file;  /* kernel address of the struct file behind the descriptor */
+	__u64 id;    /* time of first sight */
+	__u64 ended; /* watches_ended before the process was last known to be watched */
 	/* Reads first, writes second. */
 	__u64 off[2];          /* bytes moved */
 	__u64 skipped_last[2]; /* time of the latest call not copied since the last record */
@@ -40,13 +41,14 @@ struct {
 } conns SEC(".maps");
 
 /*
- * What most calls are told by that are none of ours: they are made on the path of every
- * program of the host, so that no hash is looked up for them.
+ * What most calls are told by: they are made on the path of every program of the host, so
+ * that no hash is looked up for them.
  */
 
 /* A bit for each process that is looked at for HTTP, by its tgid in the agent's PID
  * namespace; others can have the same. Set by the agent. */
 struct server_bits {
+	__u64 ended; /* watches for HTTP that the agent ended */
 	__u64 words[SERVER_BITS / 64];
 };
 
@@ -57,54 +59,67 @@ struct {
 	__type(value, struct server_bits);
 } servers SEC(".maps");
 
-/* A descriptor that is no traced connection. */
-struct other {
+/* Of struct fd_note: the file is a connection that is traced, while the process is watched. */
+#define NOTE_OURS 1
+
+/* What a descriptor is. */
+struct fd_note {
 	__u64 fdkey; /* 0: none */
-	__u64 file;  /* kernel address of the struct file behind it */
+	__u64 file;  /* kernel address of the struct file behind it, and NOTE_OURS or not */
 };
 
 /* Each descriptor has one place, which the latest takes. Forgotten at close, and by the
- * agent when it begins to watch a process. */
+ * agent when it begins to watch a process. A note of a connection can outlive the watch: at
+ * the end of a call on it conns and targets are asked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, OTHERS);
+	__uint(max_entries, FD_NOTES);
 	__type(key, __u32);
-	__type(value, struct other);
-} others SEC(".maps");
+	__type(value, struct fd_note);
+} fd_notes SEC(".maps");
 
-/* False: the process is not looked at for HTTP. */
-static __always_inline bool may_serve(__u64 ids)
+/* Watches that ended with the process. */
+__u64 watches_exited;
+
+/*
+ * False: the process is not looked at for HTTP. ended gets the number of watches that have
+ * ended, after they are no longer in targets: while it stays the same, a process found there
+ * since is still watched.
+ */
+static __always_inline bool may_serve(__u64 ids, __u64 *ended)
 {
 	__u32 zero = 0, tgid = ids >> 32;
 	struct server_bits *bits = bpf_map_lookup_elem(&servers, &zero);
 
-	return bits && bits->words[tgid / 64 % (SERVER_BITS / 64)] >> (tgid % 64) & 1;
+	if (!bits || !(bits->words[tgid / 64 % (SERVER_BITS / 64)] >> (tgid % 64) & 1))
+		return false;
+	*ended = *(volatile __u64 *)&bits->ended + *(volatile __u64 *)&watches_exited;
+	return true;
 }
 
 /* What is known of a process that is looked at for HTTP; null if it is not. */
-static __always_inline struct target *server_of(__u64 ids)
+static __always_inline struct target *http_target_of(__u64 ids)
 {
-	struct target *t;
+	struct target *t = target_of(ids);
 
-	if (!may_serve(ids))
-		return 0;
-	t = target_of(ids);
 	return t && t->roles & ROLE_HTTP ? t : 0;
 }
 
 /* The place of a descriptor. */
-static __always_inline struct other *other_of(__u64 fdkey)
+static __always_inline struct fd_note *note_of(__u64 fdkey)
 {
-	__u32 at = ((__u32)fdkey + (__u32)(fdkey >> 32) * OTHERS_STEP) % OTHERS;
+	__u32 at = ((__u32)fdkey + (__u32)(fdkey >> 32) * FD_NOTES_STEP) % FD_NOTES;
 
-	return bpf_map_lookup_elem(&others, &at);
+	return bpf_map_lookup_elem(&fd_notes, &at);
 }
 
-/* Forgets that a descriptor is no connection; other is its place. */
-static __always_inline void forget_other(struct other *other, __u64 fdkey)
+/* Forgets what a descriptor is. */
+static __always_inline void forget_note(__u64 fdkey)
 {
-	if (other && other->fdkey == fdkey)
-		other->fdkey = 0;
+	struct fd_note *note = note_of(fdkey);
+
+	if (note && note->fdkey == fdkey)
+		note->fdkey = 0;
 }
 
 struct held {
@@ -173,6 +188,7 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 	__u16 family, protocol;
 
 	c->file = (__u64)file;
+	c->id = bpf_ktime_get_ns();
 	c->state = CONN_OTHER;
 	if ((BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) != S_IFSOCK)
 		return;
@@ -200,38 +216,59 @@ static __always_inline void classify(struct conn *c, const struct target *t, str
 		if (read || written || protocol == IPPROTO_MPTCP)
 			c->flags = HTTP_MIDSTREAM;
 	}
-	c->id = bpf_ktime_get_ns();
 	c->state = CONN_OURS;
 }
 
-/* The connection behind a descriptor, which is file, classified at first sight; null if
- * ignored. */
-static __always_inline struct conn *conn_of(const struct target *t, __u64 fdkey, struct file *file,
-					    bool accepted)
+/*
+ * Whether a descriptor, which is file, is a traced connection; classified at first sight, and
+ * noted. t is of the process, ended of before that was looked up.
+ */
+static __always_inline bool is_ours(const struct target *t, __u64 ended, __u64 fdkey, struct file *file,
+				    bool accepted)
 {
 	struct conn *c = bpf_map_lookup_elem(&conns, &fdkey);
-	struct other *other = other_of(fdkey);
+	struct fd_note *note = note_of(fdkey);
 	struct conn fresh = {};
+	bool ours;
 
 	if (!file)
-		return 0;
-	/* The descriptor can have been replaced without close (dup2, close_range). */
-	if (!c || c->file != (__u64)file || accepted) {
+		return false;
+	/* The descriptor can have been replaced without close (dup2, close_range), or be of an
+	 * earlier watch. */
+	if (!c || c->file != (__u64)file || accepted || c->id < t->since) {
 		classify(&fresh, t, file, accepted);
 		if (bpf_map_update_elem(&conns, &fdkey, &fresh, BPF_ANY)) {
 			lose(LOSS_MAP_FULL, 1);
-			return 0;
+			return false;
 		}
 		bpf_map_delete_elem(&tails, &fdkey);
 		c = bpf_map_lookup_elem(&conns, &fdkey);
 	}
-	if (c && c->state == CONN_OURS) {
-		forget_other(other, fdkey);
-		return c;
+	if (!c)
+		return false;
+	ours = c->state == CONN_OURS;
+	if (ours)
+		c->ended = ended;
+	if (note) {
+		note->file = (__u64)file | (ours ? NOTE_OURS : 0);
+		note->fdkey = fdkey;
 	}
-	if (c && other) {
-		other->file = (__u64)file;
-		other->fdkey = fdkey;
-	}
-	return 0;
+	return ours;
+}
+
+/*
+ * Whether a connection is one of a process that is watched still, where that was so when it
+ * was noted. ended is of the beginning of the call.
+ */
+static __always_inline bool still_watched(struct conn *c, __u64 ended)
+{
+	struct target *t;
+
+	if (c->ended == ended)
+		return true;
+	t = http_target_of(current_ids());
+	if (!t || c->id < t->since)
+		return false;
+	c->ended = ended;
+	return true;
 }

@@ -34,11 +34,12 @@
 /* Ports on which one API server may listen: one for HTTP, the others for ZeroMQ
  * over TCP and for what was loaded beside it. */
 #define PORTS_MAX 32
-/* Descriptors of which it is kept that they are no connection, a power of two: an API
- * server uses some twenty, most of them for signals between its own threads. */
-#define OTHERS 512
-/* Places from one process to the next, odd. */
-#define OTHERS_STEP 37
+/* Descriptors of which it is kept what they are, a power of two: an API server has one for
+ * each client, and some twenty for other things, most of them signals between its threads. */
+#define FD_NOTES 2048
+/* Places from one process to the next, odd: by the golden ratio, so that those of processes
+ * with numbers near each other lie far apart. */
+#define FD_NOTES_STEP 1265
 /* Bits that stand for API servers. */
 #define SERVER_BITS 512
 /* Bytes of such a signal, an eventfd's counter. */

@@ -1,0 +1,218 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"inferspan/bpf/event"
+)
+
+// pair is a connection of this process with itself: the descriptor of the server, that of the
+// client, and the server's port.
+type pair struct{ server, client, port int }
+
+// connect makes connections to one port.
+func connect(t *testing.T, n int) []pair {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	must(err)
+	t.Cleanup(func() { unix.Close(l) })
+	must(unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	must(unix.Listen(l, n))
+	at, err := unix.Getsockname(l)
+	must(err)
+	var out []pair
+	for range n {
+		p := pair{port: at.(*unix.SockaddrInet4).Port}
+		p.client, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		must(err)
+		t.Cleanup(func() { unix.Close(p.client) })
+		must(unix.Connect(p.client, at))
+		p.server, _, err = unix.Accept(l)
+		must(err)
+		t.Cleanup(func() { unix.Close(p.server) })
+		out = append(out, p)
+	}
+	return out
+}
+
+// exchange has a request and a response go by, and returns the records of it.
+func (p pair) exchange(t *testing.T, o *Objects) []event.Record {
+	t.Helper()
+	b := make([]byte, 100)
+	for _, s := range []struct {
+		from, to int
+		text     string
+	}{{p.client, p.server, "GET / HTTP/1.1\r\n\r\n"}, {p.server, p.client, "HTTP/1.1 204 No Content\r\n\r\n"}} {
+		if _, err := unix.Write(s.from, []byte(s.text)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := unix.Read(s.to, b); err != nil || string(b[:n]) != s.text {
+			t.Fatalf("read %q: %v", b[:n], err)
+		}
+	}
+	var out []event.Record
+	for o.Reader().SetDeadline(time.Now().Add(100 * time.Millisecond)); ; {
+		var r event.Record
+		err := o.Reader().Read(&r)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Kind == event.KindHTTP {
+			r.Data = nil
+			out = append(out, r)
+		}
+	}
+}
+
+// check looks at the records of an exchange.
+func check(t *testing.T, what string, rs []event.Record, want int, flags uint8) {
+	t.Helper()
+	if len(rs) != want {
+		t.Errorf("%s: %d records, want %d", what, len(rs), want)
+	}
+	for _, r := range rs {
+		if r.HTTP.Flags != flags {
+			t.Errorf("%s: flags %d, want %d", what, r.HTTP.Flags, flags)
+		}
+	}
+}
+
+// TestEndedWatch: what the programs know of a connection is of no use when the watch is over,
+// also where another process has the bit in common, and what a program noted that was under way.
+func TestEndedWatch(t *testing.T) {
+	needRoot(t)
+	o, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	c := connect(t, 1)[0]
+	pid := os.Getpid()
+	watch := func(pid int, role Role) {
+		t.Helper()
+		if err := o.SetTarget(pid, role, uint16(c.port)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch(pid+64*len(tracerServerBits{}.Words), RoleHTTP)
+	watch(pid, RoleHTTP)
+	check(t, "watched", c.exchange(t, o), 2, 0)
+	check(t, "again", c.exchange(t, o), 2, 0)
+	watch(pid, RoleSend)
+	check(t, "not for HTTP", c.exchange(t, o), 0, 0)
+	watch(pid, RoleHTTP)
+	check(t, "for HTTP again", c.exchange(t, o), 2, 0)
+
+	key := uint64(pid)<<32 | uint64(c.server)
+	var conn tracerConn
+	if err := o.objs.Conns.Lookup(key, &conn); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.RemoveTarget(pid); err != nil {
+		t.Fatal(err)
+	}
+	left := func() {
+		t.Helper()
+		if err := o.objs.Conns.Put(key, conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left()
+	check(t, "no longer", c.exchange(t, o), 0, 0)
+	check(t, "nor then", c.exchange(t, o), 0, 0)
+	watch(pid, RoleHTTP)
+	left()
+	check(t, "by a new watch", c.exchange(t, o), 2, event.HTTPMidstream)
+
+	// Without its note, and then with what a program noted of the earlier watch.
+	if err := o.forgetNotes(uint32(pid)); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "not noted", c.exchange(t, o), 2, event.HTTPMidstream)
+	left()
+	check(t, "of an earlier watch, read", c.exchange(t, o), 1, event.HTTPMidstream)
+	check(t, "of an earlier watch", c.exchange(t, o), 2, event.HTTPMidstream)
+}
+
+// TestExitedWatch: the end of a process ends its watch.
+func TestExitedWatch(t *testing.T) {
+	needRoot(t)
+	o, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	var n uint64
+	if err := o.objs.WatchesExited.Get(&n); err != nil || n != 0 {
+		t.Fatalf("%d watches, %v", n, err)
+	}
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetTarget(cmd.Process.Pid, RoleHTTP); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.objs.WatchesExited.Get(&n); err != nil || n != 1 {
+		t.Errorf("%d watches ended with the process, want 1: %v", n, err)
+	}
+}
+
+// TestSharedNote: connections whose descriptors have one place for what is noted.
+func TestSharedNote(t *testing.T) {
+	needRoot(t)
+	o, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	ps := connect(t, 2)
+	far := ps[0].server + int(o.objs.FdNotes.MaxEntries())
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur <= uint64(far) {
+		t.Skipf("no descriptor %d here: limit %d, %v", far, limit.Cur, err)
+	}
+	if err := unix.Dup2(ps[1].server, far); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(far)
+	ps[1].server = far
+	if err := o.SetTarget(os.Getpid(), RoleHTTP, uint16(ps[0].port)); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[uint64]int{}
+	for n := range 4 {
+		rs := ps[n%2].exchange(t, o)
+		check(t, fmt.Sprint("exchange ", n), rs, 2, 0)
+		for _, r := range rs {
+			ids[r.HTTP.Conn] += n % 2
+		}
+	}
+	if len(ids) != 2 {
+		t.Errorf("%d connections, want 2", len(ids))
+	}
+}
