@@ -27,12 +27,34 @@ struct call {
 	__u32 dir;   /* enum http_dir */
 };
 
-/* Entries of calls, or more. While there are none, calls that end need no lookup. */
+/* Calls under way, or more. While there are none, calls that end need no lookup. */
 __u64 calls_open;
+/* Those of them that have no place, or more. */
+__u64 calls_apart;
 
-/* Key: thread (global tgid and tid). Value: its call in progress on a traced
- * connection. A thread has one at most; deleted at the call's exit and at the
- * thread's. When full, the call is lost and LOSS_MAP_FULL counted. */
+/* A call under way. A thread has one at most. */
+struct call_place {
+	/* How many threads want the place, and from bit 16 on the one that has it. One that finds
+	 * itself alone after adding itself has the place. It is all in one word, which is only
+	 * added to, so that every CPU sees the same order. */
+	__u64 taken;
+	struct call call;
+	__u64 pad;
+};
+
+#define TAKEN_BY(tid) ((__u64)(tid) << 16)
+
+/* Each thread has one place, by its global number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CALL_PLACES);
+	__type(key, __u32);
+	__type(value, struct call_place);
+} call_places SEC(".maps");
+
+/* Key: thread (global tgid and tid). Value: its call under way, if its place is taken by
+ * another thread. Deleted at the call's exit and at the thread's. When full, the call is
+ * lost and LOSS_MAP_FULL counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -40,24 +62,90 @@ struct {
 	__type(value, struct call);
 } calls SEC(".maps");
 
+static __always_inline struct call_place *place_of(__u64 thread)
+{
+	__u32 at = (__u32)thread % CALL_PLACES;
+
+	return bpf_map_lookup_elem(&call_places, &at);
+}
+
+static __always_inline bool has_place(struct call_place *place, __u64 thread)
+{
+	return place && *(volatile __u64 *)&place->taken >> 16 == (__u32)thread;
+}
+
+static __always_inline bool take_place(struct call_place *place, __u64 thread)
+{
+	if (!place)
+		return false;
+	if (has_place(place, thread))
+		return true; /* by a call whose end was missed */
+	if (*(volatile __u64 *)&place->taken)
+		return false;
+	__sync_fetch_and_add(&place->taken, 1);
+	if (*(volatile __u64 *)&place->taken != 1) {
+		__sync_fetch_and_add(&place->taken, -1);
+		return false;
+	}
+	__sync_fetch_and_add(&place->taken, TAKEN_BY((__u32)thread));
+	__sync_fetch_and_add(&calls_open, 1);
+	return true;
+}
+
+static __always_inline void leave_place(struct call_place *place, __u64 thread)
+{
+	__sync_fetch_and_add(&place->taken, -(TAKEN_BY((__u32)thread) + 1));
+	__sync_fetch_and_add(&calls_open, -1);
+}
+
 static __always_inline void begin_call(struct call *call)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
+	struct call_place *place = place_of(thread);
 
 	call->ts = bpf_ktime_get_ns();
+	if (take_place(place, thread)) {
+		place->call = *call;
+		return;
+	}
 	__sync_fetch_and_add(&calls_open, 1);
+	__sync_fetch_and_add(&calls_apart, 1);
 	if (!bpf_map_update_elem(&calls, &thread, call, BPF_NOEXIST))
 		return;
+	__sync_fetch_and_add(&calls_apart, -1);
 	__sync_fetch_and_add(&calls_open, -1);
 	/* There may be one whose end was missed. */
 	if (bpf_map_update_elem(&calls, &thread, call, BPF_EXIST))
 		lose(LOSS_MAP_FULL, 1);
 }
 
-static __always_inline void end_call(__u64 thread)
+/* Takes the call of a thread that is under way; call can be null. */
+static __always_inline bool end_call(__u64 thread, struct call *call)
 {
-	if (!bpf_map_delete_elem(&calls, &thread))
+	struct call_place *place;
+	struct call *apart;
+
+	if (!*(volatile __u64 *)&calls_open)
+		return false;
+	place = place_of(thread);
+	if (has_place(place, thread)) {
+		if (call)
+			*call = place->call;
+		leave_place(place, thread);
+		return true;
+	}
+	if (!*(volatile __u64 *)&calls_apart)
+		return false;
+	apart = bpf_map_lookup_elem(&calls, &thread);
+	if (!apart)
+		return false;
+	if (call)
+		*call = *apart;
+	if (!bpf_map_delete_elem(&calls, &thread)) {
+		__sync_fetch_and_add(&calls_apart, -1);
 		__sync_fetch_and_add(&calls_open, -1);
+	}
+	return true;
 }
 
 /*
@@ -119,18 +207,12 @@ static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 
 static __always_inline void exit_call(long ret)
 {
-	__u64 thread = bpf_get_current_pid_tgid();
-	struct call *entered, call;
+	struct call call;
 	struct conn *c;
 	__u64 ts, left;
 
-	if (!*(volatile __u64 *)&calls_open)
+	if (!end_call(bpf_get_current_pid_tgid(), &call))
 		return;
-	entered = bpf_map_lookup_elem(&calls, &thread);
-	if (!entered)
-		return;
-	call = *entered;
-	end_call(thread);
 	c = bpf_map_lookup_elem(&conns, &call.fdkey);
 	/* A call older than its connection was noted under an earlier watch. */
 	if (!c || c->state != CONN_OURS || call.ts < c->id || !still_watched(c, call.ended)) {

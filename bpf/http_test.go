@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -214,5 +215,96 @@ func TestSharedNote(t *testing.T) {
 	}
 	if len(ids) != 2 {
 		t.Errorf("%d connections, want 2", len(ids))
+	}
+}
+
+// underWay returns how many calls are, and how many of them have no place.
+func underWay(t *testing.T, o *Objects) (n [2]uint64) {
+	t.Helper()
+	if err := errors.Join(o.objs.CallsOpen.Get(&n[0]), o.objs.CallsApart.Get(&n[1])); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestCallPlaces: calls of threads that share a place are traced, as is one after a call whose
+// end was missed, and a thread that ends in a call leaves its place.
+func TestCallPlaces(t *testing.T) {
+	needRoot(t)
+	if ns, err := pidNamespace(); ns != 0 || err != nil {
+		t.Skip("places are by global numbers of threads, which are not known here")
+	}
+	o, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := connect(t, 1)[0]
+	if err := o.SetTarget(os.Getpid(), RoleHTTP, uint16(c.port)); err != nil {
+		t.Fatal(err)
+	}
+	places := o.objs.CallPlaces.MaxEntries()
+	set := func(thread int, taken uint64) {
+		t.Helper()
+		if err := o.objs.CallPlaces.Put(uint32(thread)%places, tracerCallPlace{Taken: taken}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	takenBy := func(thread int) uint64 { return uint64(thread)<<16 | 1 }
+	tid := unix.Gettid()
+	another := takenBy(tid + int(places))
+	for _, s := range []struct {
+		what          string
+		before, after uint64
+		open          uint64
+	}{
+		{"free", 0, 0, 0},
+		{"of another thread", another, another, 1},
+		{"wanted by another thread", 1, 1, 0},
+		{"of a call whose end was missed", takenBy(tid), 0, 1},
+		{"of such a call, wanted by another thread", takenBy(tid) + 1, 1, 1},
+	} {
+		set(tid, s.before)
+		if err := o.objs.CallsOpen.Set(s.open); err != nil {
+			t.Fatal(err)
+		}
+		check(t, s.what, c.exchange(t, o), 2, 0)
+		var place tracerCallPlace
+		if err := o.objs.CallPlaces.Lookup(uint32(tid)%places, &place); err != nil || place.Taken != s.after {
+			t.Errorf("%s: %x then, want %x: %v", s.what, place.Taken, s.after, err)
+		}
+		open := [2]uint64{}
+		if s.after == another {
+			open[0] = 1
+		}
+		if n := underWay(t, o); n != open {
+			t.Errorf("%s: %d calls are under way, want %d", s.what, n, open)
+		}
+	}
+
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	set(cmd.Process.Pid, takenBy(cmd.Process.Pid))
+	if err := o.objs.CallsOpen.Set(uint64(1)); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	var place tracerCallPlace
+	if err := o.objs.CallPlaces.Lookup(uint32(cmd.Process.Pid)%places, &place); err != nil || place.Taken != 0 {
+		t.Errorf("taken by a thread that has ended: %x, %v", place.Taken, err)
+	}
+	if n := underWay(t, o); n[0] != 0 {
+		t.Errorf("%d calls are under way", n)
 	}
 }

@@ -35,10 +35,10 @@ int process_exit(void *ctx)
 	struct exit_rec *r;
 	__u32 code;
 
+	end_call(thread, 0);
 	if (!target_of(ids))
 		return 0;
 	bpf_map_delete_elem(&recvs, &thread);
-	end_call(thread);
 	bpf_map_delete_elem(&cuda_threads, &thread);
 	signal = BPF_CORE_READ(task, signal);
 	if (BPF_CORE_READ(signal, live.counter) > 0)

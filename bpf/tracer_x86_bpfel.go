@@ -23,6 +23,13 @@ type tracerCall struct {
 	Dir   uint32
 }
 
+type tracerCallPlace struct {
+	_     structs.HostLayout
+	Taken uint64
+	Call  tracerCall
+	Pad   uint64
+}
+
 type tracerConn struct {
 	_           structs.HostLayout
 	File        uint64
@@ -448,6 +455,7 @@ type tracerTarget struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	tracerMapCallPlaces                 = "call_places"
 	tracerMapCalls                      = "calls"
 	tracerMapConns                      = "conns"
 	tracerMapCudaCaptured               = "cuda_captured"
@@ -542,6 +550,7 @@ const (
 	tracerProgWireRecvEnter             = "wire_recv_enter"
 	tracerProgWireRecvExit              = "wire_recv_exit"
 	tracerProgWireSend                  = "wire_send"
+	tracerVarCallsApart                 = "calls_apart"
 	tracerVarCallsOpen                  = "calls_open"
 	tracerVarCaptureContent             = "capture_content"
 	tracerVarLayoutCheck                = "layout_check"
@@ -666,6 +675,7 @@ type tracerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerMapSpecs struct {
+	CallPlaces    *ebpf.MapSpec `ebpf:"call_places"`
 	Calls         *ebpf.MapSpec `ebpf:"calls"`
 	Conns         *ebpf.MapSpec `ebpf:"conns"`
 	CudaCaptured  *ebpf.MapSpec `ebpf:"cuda_captured"`
@@ -699,6 +709,7 @@ type tracerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tracerVariableSpecs struct {
+	CallsApart     *ebpf.VariableSpec `ebpf:"calls_apart"`
 	CallsOpen      *ebpf.VariableSpec `ebpf:"calls_open"`
 	CaptureContent *ebpf.VariableSpec `ebpf:"capture_content"`
 	LayoutCheck    *ebpf.VariableSpec `ebpf:"layout_check"`
@@ -728,6 +739,7 @@ func (o *tracerObjects) Close() error {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerMaps struct {
+	CallPlaces    *ebpf.Map `ebpf:"call_places"`
 	Calls         *ebpf.Map `ebpf:"calls"`
 	Conns         *ebpf.Map `ebpf:"conns"`
 	CudaCaptured  *ebpf.Map `ebpf:"cuda_captured"`
@@ -759,6 +771,7 @@ type tracerMaps struct {
 
 func (m *tracerMaps) Close() error {
 	return _TracerClose(
+		m.CallPlaces,
 		m.Calls,
 		m.Conns,
 		m.CudaCaptured,
@@ -793,6 +806,7 @@ func (m *tracerMaps) Close() error {
 //
 // It can be passed to loadTracerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tracerVariables struct {
+	CallsApart     *ebpf.Variable `ebpf:"calls_apart"`
 	CallsOpen      *ebpf.Variable `ebpf:"calls_open"`
 	CaptureContent *ebpf.Variable `ebpf:"capture_content"`
 	LayoutCheck    *ebpf.Variable `ebpf:"layout_check"`

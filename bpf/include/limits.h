@@ -40,6 +40,9 @@
 /* Places from one process to the next, odd: by the golden ratio, so that those of processes
  * with numbers near each other lie far apart. */
 #define FD_NOTES_STEP 1265
+/* Places for calls under way, by thread; a power of two. Those of threads that share one go
+ * to a hash. */
+#define CALL_PLACES 1024
 /* Bits that stand for API servers. */
 #define SERVER_BITS 512
 /* Bytes of such a signal, an eventfd's counter. */
