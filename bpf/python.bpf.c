@@ -18,8 +18,11 @@
 #include "py_call.h"
 
 /* Whether an op PY_SKIP, of which src is ref, skips. */
-static __always_inline bool py_skips(const struct py_state *s, const struct py_op *op, __u64 ref)
+static __always_inline bool py_skips(const struct py_state *s, struct py_plan *plan, const struct py_op *op,
+				     __u64 ref)
 {
+	bool due;
+
 	switch (op->slot) {
 	case PY_SKIP_SAME:
 		return ref == s->reg[op->dst & (PY_REGS - 1)];
@@ -29,6 +32,10 @@ static __always_inline bool py_skips(const struct py_state *s, const struct py_o
 		return ref != (op->b | (__u64)op->c << 32);
 	case PY_SKIP_SET:
 		return !PY_IS_MISS(ref) && ref != s->p.none;
+	case PY_SKIP_DONE:
+		due = plan->put_off;
+		plan->put_off = 0;
+		return !due;
 	}
 	return PY_IS_MISS(ref) || ref == s->p.none;
 }
@@ -78,9 +85,14 @@ __noinline int py_step(__u32 room)
 		s->rec.values++;
 		return put_items(s, room, op, ref);
 	case PY_SKIP:
-		if (py_skips(s, op, ref))
+		if (py_skips(s, plan, op, ref))
 			s->pc += op->a;
 		return 0;
+	case PY_PUT_OFF:
+		plan->put_off = 1;
+		s->pc = PY_OPS;
+		s->rec.values++;
+		return put_word(s, CAPTURE_INT, op->slot, 1);
 	default:
 		return 0;
 	}

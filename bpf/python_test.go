@@ -67,10 +67,11 @@ func TestCaptureEnums(t *testing.T) {
 			"PY_FORM_INLINE": uint64(capture.FormInline)},
 		"py_op_code": {"PY_FRAME": uint64(capture.OpFrame), "PY_LOCAL": uint64(capture.OpLocal), "PY_ATTR": uint64(capture.OpAttr),
 			"PY_INDEX": uint64(capture.OpIndex), "PY_KEY": uint64(capture.OpKey), "PY_VALUE": uint64(capture.OpValue), "PY_LEN": uint64(capture.OpLen),
-			"PY_ADDR": uint64(capture.OpAddr), "PY_ITEMS": uint64(capture.OpItems), "PY_SKIP": uint64(capture.OpSkip)},
+			"PY_ADDR": uint64(capture.OpAddr), "PY_ITEMS": uint64(capture.OpItems), "PY_SKIP": uint64(capture.OpSkip),
+			"PY_PUT_OFF": uint64(capture.OpPutOff)},
 		"py_items": {"PY_ITEM_KEY": capture.ItemKey, "PY_ITEM_VALUE": capture.ItemValue, "PY_ITEM_ATTRS": capture.ItemAttrs, "PY_ITEM_LEN": capture.ItemLen, "PY_ITEM_BODY": capture.ItemBody},
 		"py_skip": {"PY_SKIP_SAME": capture.SkipSame, "PY_SKIP_IS": capture.SkipIs, "PY_SKIP_ISNOT": capture.SkipIsNot, "PY_SKIP_NONE": capture.SkipNone,
-			"PY_SKIP_SET": capture.SkipSet},
+			"PY_SKIP_SET": capture.SkipSet, "PY_SKIP_DONE": capture.SkipDone},
 	}
 	for name, values := range want {
 		var e *btf.Enum

@@ -179,12 +179,13 @@ type tracerPyPlan struct {
 	_        structs.HostLayout
 	OpsCount uint32
 	Depth    uint32
+	PutOff   uint64
 	Codes    [4]struct {
 		_        structs.HostLayout
 		Addr     uint64
 		Identity [4]uint64
 	}
-	Ops [128]struct {
+	Ops [192]struct {
 		_    structs.HostLayout
 		Code uint8
 		Dst  uint8

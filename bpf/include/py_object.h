@@ -511,6 +511,25 @@ static __always_inline __u64 py_sequence(struct py_state *s, __u32 room, __u64 o
 	return flags & PY_TUPLE_SUBCLASS ? obj + s->p.tuple_items : PY_MISS(MISSING_TYPE);
 }
 
+/* As py_sequence for a deque (Modules/_collectionsmodule.c, dequeobject), of whose elements
+ * the first block has some, or all. */
+static __always_inline __u64 py_deque(struct py_state *s, __u32 room, __u64 obj, __u64 *n)
+{
+	__u64 type, block, at;
+
+	if (!rd(&type, obj + PY_OB_TYPE))
+		return PY_MISS(MISSING_FAULT);
+	if (!py_is(room, type, PY_DEQUE))
+		return PY_MISS(MISSING_TYPE);
+	if (!rd(n, obj + s->p.var_size) || !rd(&block, obj + PY_DEQUE_LEFT) || !rd(&at, obj + PY_DEQUE_INDEX))
+		return PY_MISS(MISSING_FAULT);
+	if (at >= PY_DEQUE_BLOCK || PY_IS_MISS(block))
+		return PY_MISS(MISSING_BAD);
+	if (*n > PY_DEQUE_BLOCK - at)
+		*n = PY_DEQUE_BLOCK - at;
+	return block + 8 + 8 * at; /* behind the link to the block before */
+}
+
 static __always_inline __u64 py_index(struct py_state *s, __u32 room, __u64 obj, __u64 i)
 {
 	__u64 n, items;
@@ -518,6 +537,8 @@ static __always_inline __u64 py_index(struct py_state *s, __u32 room, __u64 obj,
 	if (PY_IS_MISS(obj))
 		return obj;
 	items = py_sequence(s, room, obj, &n);
+	if (items == PY_MISS(MISSING_TYPE))
+		items = py_deque(s, room, obj, &n);
 	if (PY_IS_MISS(items))
 		return items;
 	return i < n ? rd_ref(items + 8 * i) : PY_MISS(MISSING_NAME);

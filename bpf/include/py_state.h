@@ -26,6 +26,11 @@
 
 #define PY_OB_TYPE 8
 
+/* A deque: its first block, and where in that its first element is; elements of a block. */
+#define PY_DEQUE_LEFT  24
+#define PY_DEQUE_INDEX 40
+#define PY_DEQUE_BLOCK 64
+
 /* Bytes of a str that are read with its head: ids are often 32. */
 #define PY_SHORT 40
 

@@ -12,7 +12,7 @@
 /* Plans that can be loaded at the same time, a power of two. */
 #define PY_PLANS 128
 /* Bounds of a plan. */
-#define PY_OPS      128
+#define PY_OPS      192
 #define PY_NAMES    48
 #define PY_CODES    4
 #define PY_REGS     16 /* a power of two */
@@ -162,14 +162,16 @@ enum py_op_code {
 	PY_FRAME = 1, /* dst = frame of codes[a] among the b innermost */
 	PY_LOCAL = 2, /* dst = local a of the frame src; b: may be in a cell */
 	PY_ATTR = 3,  /* dst = attribute names[a] of src */
-	PY_INDEX = 4, /* dst = element a of the list or tuple src */
-	PY_KEY = 5,   /* dst = value under the key names[a] of the dict src */
+	PY_INDEX =
+		4,  /* dst = element a of the list or tuple src, or of a deque where its first block has that */
+	PY_KEY = 5, /* dst = value under the key names[a] of the dict src */
 	PY_VALUE =
 		6, /* send src as slot: None, a bool, int or float, or a str of at most a bytes; the program keeps in c whether it was one */
 	PY_LEN = 7,   /* send the length of src as slot */
 	PY_ADDR = 8,  /* send the address of src as slot */
 	PY_ITEMS = 9, /* send the items of src as slot, at most a, strs of at most b bytes; c: enum py_items */
 	PY_SKIP = 10, /* pass over the next a ops by what src is: slot: enum py_skip, b, c: an address */
+	PY_PUT_OFF = 11, /* send 1 as slot and leave out the rest, for a later capture by PY_SKIP_DONE */
 };
 
 /* When PY_SKIP skips. */
@@ -179,6 +181,7 @@ enum py_skip {
 	PY_SKIP_ISNOT = 2, /* it is not, or missing */
 	PY_SKIP_NONE = 3,  /* it is None, or missing */
 	PY_SKIP_SET = 4,   /* it is neither */
+	PY_SKIP_DONE = 5,  /* nothing was put off since this op was here last */
 };
 
 /* What is sent of each item, in this order. */
@@ -213,6 +216,7 @@ struct py_op {
 struct py_plan {
 	__u32 ops_count;
 	__u32 depth;
+	__u64 put_off; /* kept by the program: 1 from PY_PUT_OFF on until PY_SKIP_DONE */
 	struct py_code codes[PY_CODES];
 	struct py_op ops[PY_OPS];
 	struct py_name names[PY_NAMES];

@@ -164,6 +164,8 @@ func stepPlans() []*plan.Plan {
 	gone.Items("gone", 100, 40)
 	gone.Key("k199").Value("gone_key")
 	self.Attr("queue").Len("queue")
+	self.Attr("queue").Index(0).Value("queue_0")
+	self.Attr("queue").Index(20).Value("queue_20")
 	self.Attr("frozen").Elements("frozen", 100, 40)
 	return []*plan.Plan{a}
 }
@@ -334,6 +336,58 @@ func TestCaptures(t *testing.T) {
 			i.Close()
 			o.Close()
 		}
+	})
+}
+
+// TestPutOff: where its conditions hold a capture ends, and what it lacks is read by the first
+// one behind it that does not end there, of whatever thread.
+func TestPutOff(t *testing.T) {
+	const steps = 200
+	eachPython(t, func(t *testing.T, path string) {
+		p := plan.New("later", plan.Func("__main__", "Maker.step"), 4)
+		self := p.Local("self")
+		seq := self.Attr("seq")
+		seq.Value("seq")
+		level, maybe := p.Local("level"), p.Local("maybe")
+		level.Value("level")
+		maybe.Value("maybe")
+		p.PutOff("put_off", level.Is(plan.Func("__main__", "Level.LOW")), maybe.Absent())
+		p.Local("self").WhenDue().Attr("seq").Value("due")
+		p.Local("self").Attr("seq").Value("rest")
+		p.Local("self").When(maybe.Absent()).Attr("seq").Value("absent")
+		o := load(t, bpf.Options{RingBytes: 32 << 20})
+		prog := startPython(t, path, fmt.Sprint(steps), "1")
+		i := interpreter(t, o, prog.PID(), attach.PythonProbe{
+			Callable: plan.Func("time", "monotonic"),
+			Watches:  []attach.Watch{{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{p}}},
+		})
+		c := collect(t, o)
+		prog.do("run")
+		due, ended, read := false, 0, 0
+		for n, m := range decoded(t, i, c.end()) {
+			absent := m["maybe"].Tag == capture.TagNone
+			off := absent && m["level"].Int == 3
+			want := map[string]bool{"seq": true, "level": true, "maybe": true, "put_off": off, "due": due && !off, "rest": !off, "absent": absent && !off}
+			for slot, there := range want {
+				if _, ok := m[slot]; ok != there {
+					t.Errorf("capture %d: slot %s is there: %v, want %v", n, slot, ok, there)
+				}
+			}
+			if want["due"] && m["due"].Int != m["seq"].Int {
+				t.Errorf("capture %d: %v, want %v", n, m["due"], m["seq"])
+			}
+			if off {
+				ended++
+			} else if due {
+				read++
+			}
+			due = off
+		}
+		if ended < steps/10 || read < steps/10 {
+			t.Errorf("%d captures were put off, %d read what was", ended, read)
+		}
+		i.Close()
+		o.Close()
 	})
 }
 

@@ -8,7 +8,7 @@ package capture
 
 // Bounds of a plan; bpf/include/python.h.
 const (
-	MaxOps     = 128
+	MaxOps     = 192
 	MaxNames   = 48
 	MaxCodes   = 4
 	MaxRegs    = 15 // one more is the program's own
@@ -114,16 +114,17 @@ type OpCode = uint8
 
 // Codes of ops; enum py_op_code.
 const (
-	OpFrame OpCode = 1  // Dst = frame of codes[A] among the B innermost
-	OpLocal OpCode = 2  // Dst = local A of the frame Src; B: may be in a cell
-	OpAttr  OpCode = 3  // Dst = attribute names[A] of Src
-	OpIndex OpCode = 4  // Dst = element A of the list or tuple Src
-	OpKey   OpCode = 5  // Dst = value under the key names[A] of the dict Src
-	OpValue OpCode = 6  // send Src as Slot, a str of at most A bytes
-	OpLen   OpCode = 7  // send the length of Src as Slot
-	OpAddr  OpCode = 8  // send the address of Src as Slot
-	OpItems OpCode = 9  // send at most A items of Src as Slot, strs of at most B bytes
-	OpSkip  OpCode = 10 // pass over the next A ops by what Src is: Slot says when
+	OpFrame  OpCode = 1  // Dst = frame of codes[A] among the B innermost
+	OpLocal  OpCode = 2  // Dst = local A of the frame Src; B: may be in a cell
+	OpAttr   OpCode = 3  // Dst = attribute names[A] of Src
+	OpIndex  OpCode = 4  // Dst = element A of the list, tuple or deque Src
+	OpKey    OpCode = 5  // Dst = value under the key names[A] of the dict Src
+	OpValue  OpCode = 6  // send Src as Slot, a str of at most A bytes
+	OpLen    OpCode = 7  // send the length of Src as Slot
+	OpAddr   OpCode = 8  // send the address of Src as Slot
+	OpItems  OpCode = 9  // send at most A items of Src as Slot, strs of at most B bytes
+	OpSkip   OpCode = 10 // pass over the next A ops by what Src is: Slot says when
+	OpPutOff OpCode = 11 // send 1 as Slot, and leave out the rest
 )
 
 // When OpSkip skips; enum py_skip. The address is B | C<<32.
@@ -133,6 +134,7 @@ const (
 	SkipIsNot = 2 // it is not, or missing
 	SkipNone  = 3 // it is None, or missing
 	SkipSet   = 4 // it is neither
+	SkipDone  = 5 // nothing was put off since this op was there last
 )
 
 // What OpItems sends of each item; enum py_items, and in C of the op the indexes of
@@ -161,6 +163,7 @@ type Op struct {
 type Plan struct {
 	OpCount uint32
 	Depth   uint32
+	PutOff  uint64 // kept by the program
 	Codes   [MaxCodes]Code
 	Ops     [MaxOps]Op
 	Names   [MaxNames]Name

@@ -6,7 +6,6 @@ import (
 
 	"inferspan/bpf/event/capture"
 	"inferspan/correlate/signal"
-	"inferspan/probes/python/plan"
 )
 
 // Bounds of what is remembered of a process.
@@ -47,6 +46,7 @@ type batch struct {
 	after   signal.Mono // the one before was launched by then
 	each    int64       // tokens of each request that decodes, -1 if not known
 	partial bool
+	putOff  bool // its requests are still to be shown
 	reqs    []signal.StepRequest
 	addrs   []uint64 // of their objects, where it decodes
 }
@@ -136,7 +136,7 @@ func (c *Captures) see(p *process, s *stager, id string, m moment) *life {
 // list takes the stamps of the requests of a list, and calls f for each. of is the batch that
 // they are in, if the list does not name them; others of the list came to it later.
 func (c *Captures) list(p *process, s *stager, v reading, l *list, of *batch, f func(n int, i item, l *life)) (there, whole bool) {
-	there, whole = l.items(v.c, func(n int, i item) {
+	return c.items(v, l, func(n int, i item) {
 		id := i.id()
 		if addr := i.addr(); id == "" && addr != 0 && of != nil {
 			if id = of.at(addr, n); id == "" {
@@ -148,6 +148,11 @@ func (c *Captures) list(p *process, s *stager, v reading, l *list, of *batch, f 
 			f(n, i, life)
 		}
 	})
+}
+
+// items calls f for each request of a list, and counts those that are missing.
+func (c *Captures) items(v reading, l *list, f func(n int, i item)) (there, whole bool) {
+	there, whole = l.items(v.c, f)
 	if !whole {
 		c.stats.Cut++
 		if x := v.c.Slot(l.slot); x != nil && x.Tag == capture.TagItems {
@@ -215,6 +220,10 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	if p.first.PID != 0 && b.number.OK {
 		s.emit(&signal.RankLaunched{At: s.at, Engine: s.engine, PID: s.pid, Core: p.first, Number: b.number.V, Schedule: b.launch, More: b.more})
 	}
+	b.putOff = v.value(slotPutOff) != nil
+	if n, ok := v.int(slotDueNumber); ok {
+		c.due(p, s, v, n, false)
+	}
 	_, beforeWhole := c.list(p, s, v, &v.l.before, nil, nil)
 	for i := range v.l.left {
 		c.leave(p, s, v, &v.l.left[i])
@@ -224,39 +233,36 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 		m.at[stampChunk], m.have[stampChunk] = monoOf(at)
 		c.see(p, s, id, m)
 	}
-	extend, prefix, made := v.value(slotExtend), v.value(slotPrefix), v.value(slotMade)
+	made := v.value(slotMade)
 	more, known := v.chunked()
-	entering := func(n int, i item, l *life) {
+	there := c.prompts(p, s, v, &v.l.entering, enteringSlots, b, func(n int, i item) prompt {
 		chunk := signal.Opt[bool]{V: i.id() == more, OK: known}
 		if held, ok := i.int(partHeld); !known && ok {
 			chunk = signal.Some(held > 0)
 		}
-		b.enter(i, l, ints(extend, n), ints(prefix, n), ints(made, n), chunk)
-	}
-	there, whole := c.list(p, s, v, &v.l.entering, nil, entering)
-	if there {
-		b.mode = "prefill"
+		return prompt{now: i.moment(), made: ints(made, n), chunk: chunk}
+	})
+	switch {
+	case there:
 		if v.value(slotPrebuilt) != nil {
 			b.mode = "prebuilt"
 		}
-		b.size = opt(v.int(slotSize))
-	} else {
+	case b.putOff:
+		b.mode, b.partial = "prefill", true
+	default:
 		b.decode = true
 		b.mode = "decode"
+		var whole bool
 		there, whole = c.list(p, s, v, &v.l.decoding, nil, b.run)
 		if x := v.c.Slot(v.l.decoding.slot); there {
 			b.size = signal.Some(int64(x.Total))
 		}
+		b.partial = !there || !whole
 	}
-	b.partial = !there || !whole
-	if b.partial || !beforeWhole {
+	if b.partial && !b.putOff || !beforeWhole {
 		p.lapse(p.count)
 	}
-	for _, q := range b.reqs {
-		if l := p.lives[string(q.ID)]; l != nil && !l.done {
-			s.schedule(string(q.ID), l, b)
-		}
-	}
+	c.schedule(p, s, b)
 	for len(p.batches) > 0 && p.batches[0].number.OK && p.batches[0].number.V <= s.upto {
 		p.give(p.batches[0], 0, s) // nothing was sent of its result
 	}
@@ -268,20 +274,13 @@ func (c *Captures) batch(p *process, s *stager, v reading) {
 	p.forget()
 }
 
-// chunked is the request of whose prompt more is to come after a batch, "" if there is
-// none. That chunks are under way it does not say: one may be the one before the last.
-func (r reading) chunked() (id string, known bool) {
-	v := r.value(slotChunked)
-	switch {
-	case v == nil:
-		return "", false
-	case v.IsStr():
-		return v.Str, true
-	case v.Tag != capture.TagMissing:
-		return "", false
+// schedule: the requests of a batch are in one that was launched.
+func (c *Captures) schedule(p *process, s *stager, b *batch) {
+	for _, q := range b.reqs {
+		if l := p.lives[string(q.ID)]; l != nil && !l.done {
+			s.schedule(string(q.ID), l, b)
+		}
 	}
-	// None has no id.
-	return "", v.Missing == capture.MissingName || v.Missing == capture.MissingType || v.Missing == capture.MissingUnset
 }
 
 // sampledLater: the tokens of the batch are sampled when the results before it are known, as
@@ -292,33 +291,6 @@ func (r reading) sampledLater() bool {
 }
 
 func opt(n int64, ok bool) signal.Opt[int64] { return signal.Opt[int64]{V: n, OK: ok} }
-
-// enter adds a request to a batch that does not decode only.
-func (b *batch) enter(i item, l *life, tokens, computed, made signal.Opt[int64], chunk signal.Opt[bool]) {
-	q := signal.StepRequest{ID: []byte(i.id()), Tokens: -1, Computed: computed}
-	if tokens.OK {
-		q.Tokens = tokens.V
-	}
-	switch {
-	case l == nil:
-	case l.retract:
-		q.Phase = signal.StepRecompute
-	case made.V > 0, l.rest: // its tokens may be in an array, whose length is not captured
-		q.Phase = signal.StepDecode
-	case chunk.V:
-		q.Phase = signal.StepPrefillChunk
-	case chunk.OK:
-		q.Phase = signal.StepPrefillEnd
-		l.rest = true
-	}
-	if l != nil {
-		q.Entry = l.entry(b.after)
-		if chunk.V {
-			l.chunks++
-		}
-	}
-	b.reqs = append(b.reqs, q)
-}
 
 // run adds a request to a batch that decodes. How many tokens are tried for it is not
 // known where some are drafts.
@@ -359,6 +331,9 @@ func (c *Captures) outputs(p *process, s *stager, v reading) {
 	n, ok := v.int(slotNumber)
 	if ok {
 		s.upto = n
+	}
+	if ok {
+		c.due(p, s, v, n, true)
 	}
 	c.list(p, s, v, &v.l.ended, nil, nil)
 	c.list(p, s, v, &v.l.sent, nil, nil)
@@ -419,15 +394,4 @@ func (c *Captures) abort(p *process, s *stager, v reading) {
 		l.done = true
 		p.ended = append(p.ended, id)
 	}
-}
-
-// ints gives element n of a list of ints.
-func ints(v *plan.Value, n int) signal.Opt[int64] {
-	if v == nil || v.Tag != capture.TagItems || n >= v.Count() || v.Per != 1 {
-		return signal.Opt[int64]{}
-	}
-	if x := &v.Values[n]; x.Tag == capture.TagInt && x.Int >= 0 {
-		return signal.Some(x.Int)
-	}
-	return signal.Opt[int64]{}
 }

@@ -49,19 +49,19 @@ func (c *Captures) Stats() CaptureStats { return c.stats }
 
 // layout is how the captures of a plan are to be read.
 type layout struct {
-	plan                                             string
-	place                                            map[string]int
-	entering, decoding, before, sent, decoded, ended list
-	dim                                              bool // none of them has stamps
-	behind                                           bool // note.Plan.Behind
-	left                                             [len(slotsLeft)]list
+	plan                                                  string
+	place                                                 map[string]int
+	entering, due, decoding, before, sent, decoded, ended list
+	dim                                                   bool // none of them has stamps
+	behind                                                bool // note.Plan.Behind
+	left                                                  [len(slotsLeft)]list
 }
 
 // Plan announces a plan by its number in captures.
 func (c *Captures) Plan(number uint32, p note.Plan) {
 	l := layout{
 		plan: p.Name, place: map[string]int{}, behind: p.Behind,
-		entering: listOf(p.Slots, slotEntering), decoding: listOf(p.Slots, slotDecoding),
+		entering: listOf(p.Slots, slotEntering), due: listOf(p.Slots, dueSlots.list), decoding: listOf(p.Slots, slotDecoding),
 		before: listOf(p.Slots, slotBefore), sent: listOf(p.Slots, slotSent), decoded: listOf(p.Slots, slotDecoded), ended: listOf(p.Slots, slotEnded),
 	}
 	for i, slot := range slotsLeft {

@@ -55,7 +55,11 @@ func (p *Peeker) Probes() []engine.Probe {
 	if b := get(&lookup{}, "", python.Value.Bool, p.sched, "is_generation"); b != nil {
 		generates = signal.Some(*b)
 	}
-	return SchedulerProbes(p.in, generates)
+	ranks := func(of string) bool {
+		n := argument(p, &lookup{}, of, python.Value.Int)
+		return n != nil && *n == 1
+	}
+	return SchedulerProbes(p.in, generates, ranks("tp_size") && ranks("pp_size"))
 }
 
 // lookup reads values and notes what could not be read.

@@ -32,6 +32,9 @@ var (
 	mixedMode    = plan.Func(moduleMode, "ForwardMode.MIXED")
 )
 
+// none is None.
+var none = plan.Func("builtins", "None")
+
 // message is the class of what is sent between processes, which keeps an id in a slot.
 var message = plan.Func("sglang.srt.managers.io_struct", "BaseReq")
 
@@ -75,14 +78,17 @@ var busyLoop = []engine.Code{{Name: "Scheduler.process_input_requests", File: "s
 // probes anyway.
 //
 // generates says whether the model generates tokens. What is looked for and is never
-// there would cost each step its time.
-func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Probe {
+// there would cost each step its time. alone says that no other rank has the same batches,
+// so that this one sends what comes of them.
+func SchedulerProbes(in *python.Interp, generates signal.Opt[bool], alone bool) []engine.Probe {
 	stats := statFields(in, target.RoleCore)
 	var ahead []engine.Watch
 	loop, running := runningLoop(in)
 	if running {
 		stats = handing(loop, stats)
 	}
+	// What is put off the next launch shows, or else the outputs do, by the batch's number.
+	putOff := running && alone && loop == loops[0] && numbered(in)
 	for _, name := range loops {
 		if running && loop != name {
 			continue
@@ -92,20 +98,26 @@ func SchedulerProbes(in *python.Interp, generates signal.Opt[bool]) []engine.Pro
 			continue
 		}
 		ahead = append(ahead, lighter(handing(name, stats), func(stats []string) engine.Watch {
-			return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, name)}}
+			return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planBatch, fn, stats, name, putOff)}}
 		}))
 	}
-	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Behind: true, Watches: []engine.Watch{lighter(stats, func(stats []string) engine.Watch { return outputWatch(in, stats, generates) })}}}
+	probes := []engine.Probe{{Detail: signal.DetailSteps, ZMQ: "zmq_msg_send", Behind: true, Watches: []engine.Watch{lighter(stats, func(stats []string) engine.Watch { return outputWatch(in, stats, generates, putOff) })}}}
 	if len(ahead) > 0 {
 		return append(probes, engine.Probe{Detail: signal.DetailSteps, Callable: plan.Func("collections", "deque.append"), Watches: ahead})
 	}
 	fn := plan.Func(moduleScheduler, "Scheduler.run_batch")
 	each := lighter(stats, func(stats []string) engine.Watch {
-		return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, loop)}}
+		return engine.Watch{Caller: fn, Plans: []*plan.Plan{batchPlan(in, planLaunch, fn, stats, loop, false)}}
 	})
 	return append(probes, engine.Probe{
 		Detail: signal.DetailSteps, Callable: plan.Func("time", "monotonic"), Watches: []engine.Watch{each}, Waiting: busyLoop, PerTurn: 1,
 	})
+}
+
+// numbered: a batch keeps its number.
+func numbered(in *python.Interp) bool {
+	_, err := in.Path(moduleBatch, "ScheduleBatch", "forward_iter")
+	return err == nil
 }
 
 // lighter gives a watch what to look at instead where its plans cost too much: no rounds of
@@ -165,7 +177,12 @@ func runningLoop(in *python.Interp) (name string, ok bool) {
 // which will replace its stamps, is in this batch or in the one before. What a result
 // sends shows the stamps, too, but not each does: a request that does not stream is in
 // some messages only.
-func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string, loop string) *plan.Plan {
+//
+// A request that comes to an idle scheduler waits for what is read here where the launch is
+// the pass. Of prompts behind which no result is to come all but their number is put off: to
+// the launch of the next batch, which has to come before their result, or else until their
+// outputs have been sent. What is read is the same, since no result comes in between.
+func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string, loop string, putOff bool) *plan.Plan {
 	decoding := decodeStats
 	if decodes(loop) {
 		decoding = handedStats
@@ -174,15 +191,13 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	}
 
 	p := plan.New(name, fn, depthLoop)
-	self := p.Local("self")
 	batch := p.Local("batch")
 	batch.Attr("forward_iter").Value(slotNumber)
-	if _, err := in.Path(moduleBatch, "ScheduleBatch", "forward_iter"); err != nil {
-		self.Attr("forward_ct").Value(slotCount)
+	if !numbered(in) {
+		p.Local("self").Attr("forward_ct").Value(slotCount)
 	}
 	if name == planBatch {
 		batch.Attr("launch_ts").Value(slotLaunch)
-		self.Attr("result_queue").Len(slotQueue)
 		p.Local("batch_result").Attr("delay_sample_func").Value(slotSample)
 	}
 	mode := batch.Attr("forward_mode")
@@ -191,13 +206,19 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	}
 	drafts := batch.Attr("spec_algorithm")
 	batch.Attr("spec_algorithm").When(drafts.Is(plan.Func(moduleDrafts, "SpeculativeAlgorithm.NONE"))).Addr(slotNoDrafts)
-	batch.Attr("reqs").When(mode.IsNot(decodeMode)).Len(slotSize)
-	requests(batch.Attr("reqs").When(mode.IsNot(decodeMode)), slotEntering, stats, batchStats, enteringParts)
-	batch.Attr("extend_lens").When(mode.IsNot(decodeMode)).Elements(slotExtend, maxItems, 0)
-	batch.Attr("prefix_lens").When(mode.IsNot(decodeMode)).Elements(slotPrefix, maxItems, 0)
-	batch.Attr("reqs").When(mode.Is(mixedMode)).EachPath(slotMade, maxItems, 0, "output_ids.len()")
-	self = p.Local("self") // once more, behind what the condition is about
-	last := self.Attr("last_batch")
+	last := p.Local("self").Attr("last_batch")
+	if putOff {
+		p.PutOff(slotPutOff, mode.IsNot(decodeMode), last.Is(none))
+		due := p.Local("self").WhenDue().Attr("result_queue").Index(0).Index(0)
+		due.Attr("forward_iter").Value(slotDueNumber)
+		prompts(due, dueSlots, stats, batchStats)
+	}
+	self := p.Local("self") // once more, behind what conditions are about
+	if name == planBatch {
+		self.Attr("result_queue").Len(slotQueue)
+	}
+	prompts(p.Local("batch").When(mode.IsNot(decodeMode)), enteringSlots, stats, batchStats)
+	p.Local("batch").Attr("reqs").When(mode.Is(mixedMode)).EachPath(slotMade, maxItems, 0, "output_ids.len()")
 	before := self.Attr("last_batch").When(last.Differs(batch))
 	requests(before.Attr("reqs"), slotBefore, stats, resultStats, nil)
 	if !decodes(loop) {
@@ -208,11 +229,20 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 		}
 	}
 	// Late, since it may need all the room that is left.
-	requests(batch.Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, []string{partAddr})
+	requests(p.Local("batch").Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, []string{partAddr})
 	if loop == loops[0] && name == planBatch && has(stats, stampNames[stampDecoded]) {
 		leftPlan(in, p, mode)
 	}
 	return p
+}
+
+// prompts adds the requests of a batch that does not decode only.
+func prompts(batch *plan.Ref, slots promptSlots, have []string, stamps []timing) {
+	reqs := batch.Attr("reqs")
+	reqs.Len(slots.size)
+	requests(reqs, slots.list, have, stamps, enteringParts)
+	batch.Attr("extend_lens").Elements(slots.extend, maxItems, 0)
+	batch.Attr("prefix_lens").Elements(slots.prefix, maxItems, 0)
 }
 
 // leftPlan reads, of requests that were in the batch before one that decodes and are not in
@@ -245,10 +275,10 @@ func leftPlan(in *python.Interp, p *plan.Plan, mode *plan.Ref) {
 }
 
 // requests adds the requests of a list: for each its id, some of its stamps, and parts. Of
-// those that are not in the batch ids alone say nothing.
+// those that are not in a batch ids alone say nothing.
 func requests(r *plan.Ref, slot string, have []string, stamps []timing, parts []string) {
 	paths, names := requestPaths(have, stamps, parts)
-	if len(paths) == 1 && slot != slotEntering && slot != slotDecoding {
+	if len(paths) == 1 && slot == slotBefore {
 		return
 	}
 	r.EachPath(slot+":"+strings.Join(names, ","), maxItems, maxIDBytes, paths...)
@@ -270,7 +300,7 @@ func stampPaths(have []string, stamps []timing) (paths, names []string) {
 }
 
 // outputWatch: the requests that end, when their outputs are sent or they are given up.
-func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool]) engine.Watch {
+func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool], putOff bool) engine.Watch {
 	var plans []*plan.Plan
 	var from []plan.Function
 	if !generates.OK || generates.V {
@@ -296,6 +326,13 @@ func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool]) 
 			if sent, names := requestPaths(stats, resultStats, nil); len(sent) > 1 {
 				p.Local("reqs").When(mode.IsNot(decodeMode)).EachPathUnless(slotSent+":"+strings.Join(names, ","),
 					maxItems, maxIDBytes, finished, sent...)
+			}
+			if putOff {
+				at := p.Frame(result, depthResult).When(mode.IsNot(decodeMode))
+				self := at.Local("self")
+				behind := self.Attr("result_queue").Index(0)
+				prompts(at.Local("batch").When(behind.Absent()), dueSlots, stats, dueStats)
+				at.Local("self").When(behind.Absent()).Attr("chunked_req").Attr("rid").Str(slotChunked, maxIDBytes)
 			}
 		}
 		paths, names := requestPaths(stats, endStats, nil)

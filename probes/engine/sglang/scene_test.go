@@ -80,9 +80,11 @@ func newSceneOf(t testing.TB, decoding []timing) *scene {
 		return slot + ":" + strings.Join(names, ",")
 	}
 	s.slots = []string{slotNumber, slotLaunch, slotQueue, slotSize, list(slotEntering, batchStats, enteringParts...), list(slotBefore, resultStats),
-		list(slotsLeft[0], loopStats), list(slotsLeft[1], loopStats), list(slotDecoding, decoding, partAddr), slotNoDrafts, slotExtend, slotPrefix, slotMade, slotChunked, slotChunkedAt}
+		list(slotsLeft[0], loopStats), list(slotsLeft[1], loopStats), list(slotDecoding, decoding, partAddr), slotNoDrafts, slotExtend, slotPrefix, slotMade, slotChunked, slotChunkedAt,
+		slotPutOff, slotDueNumber, dueSlots.size, list(dueSlots.list, batchStats, enteringParts...), dueSlots.extend, dueSlots.prefix}
 	_, decoded := stampPaths(stampNames[:], loopStats)
-	s.ends = []string{slotNumber, slotDecoded + ":" + strings.Join(append(decoded, partAddr), ","), list(slotSent, resultStats), list(slotEnded, endStats)}
+	s.ends = []string{slotNumber, slotDecoded + ":" + strings.Join(append(decoded, partAddr), ","), list(slotSent, resultStats), list(slotEnded, endStats),
+		dueSlots.size, list(dueSlots.list, dueStats, enteringParts...), dueSlots.extend, dueSlots.prefix, slotChunked}
 	abort := []string{slotID}
 	abort = append(abort, stampNames[:]...)
 	s.c.Plan(1, note.Plan{Name: planBatch, Slots: s.slots})

@@ -13,21 +13,23 @@ import (
 // Slots of captures. Those of lists have what there is of each item behind a colon, as
 // "ended:rid,completion_time".
 const (
-	slotNumber    = "number"    // batch.forward_iter
-	slotCount     = "count"     // scheduler.forward_ct: the same, at the launch
-	slotLaunch    = "launch"    // batch.launch_ts
-	slotQueue     = "queue"     // batches before it whose results are to come
-	slotSample    = "sample"    // batch_result.delay_sample_func: not None if it is sampled behind the results before
-	slotPrebuilt  = "prebuilt"  // is there if the mode is PREBUILT
-	slotNoDrafts  = "no_drafts" // is there if no tokens are drafted
-	slotSize      = "size"      // requests; is there if the mode is not DECODE
-	slotExtend    = "extend"    // tokens of each of these
-	slotPrefix    = "prefix"    // tokens before these
-	slotEntering  = "entering"  // requests of a batch that does not decode only
-	slotMade      = "made"      // tokens that each of these has generated; is there if some decode beside them
-	slotDecoding  = "decoding"  // requests of one that does
-	slotBefore    = "before"    // requests of the batch before, if that is another object
-	slotChunked   = "chunked"   // request of whose prompt more is to come
+	slotNumber    = "number"     // batch.forward_iter
+	slotCount     = "count"      // scheduler.forward_ct: the same, at the launch
+	slotLaunch    = "launch"     // batch.launch_ts
+	slotQueue     = "queue"      // batches before it whose results are to come
+	slotSample    = "sample"     // batch_result.delay_sample_func: not None if it is sampled behind the results before
+	slotPrebuilt  = "prebuilt"   // is there if the mode is PREBUILT
+	slotNoDrafts  = "no_drafts"  // is there if no tokens are drafted
+	slotSize      = "size"       // requests; is there if the mode is not DECODE
+	slotExtend    = "extend"     // tokens of each of these
+	slotPrefix    = "prefix"     // tokens before these
+	slotEntering  = "entering"   // requests of a batch that does not decode only
+	slotMade      = "made"       // tokens that each of these has generated; is there if some decode beside them
+	slotDecoding  = "decoding"   // requests of one that does
+	slotPutOff    = "put_off"    // is there if nothing but the slots above is
+	slotDueNumber = "due_number" // of a batch of which that was so
+	slotBefore    = "before"     // requests of the batch before, if that is another object
+	slotChunked   = "chunked"    // request of whose prompt more is to come
 	slotChunkedAt = "chunked_at"
 	slotSent      = "sent"    // requests of a batch whose outputs are sent and that do not end
 	slotDecoded   = "decoded" // the same of one that decodes, as its launch has shown them
@@ -35,6 +37,15 @@ const (
 	slotID        = "id"
 	slotAborted   = "aborted"
 	slotFinished  = "finished"
+)
+
+// promptSlots are the slots of the requests of a batch that does not decode only.
+type promptSlots struct{ size, list, extend, prefix string }
+
+// Of the batch itself, and of one for which they were put off.
+var (
+	enteringSlots = promptSlots{slotSize, slotEntering, slotExtend, slotPrefix}
+	dueSlots      = promptSlots{"due_size", "due", "due_extend", "due_prefix"}
 )
 
 // slotsLeft have requests of the batch before that are not in this one; at most one of them
@@ -96,6 +107,8 @@ var (
 	// the first one that decodes. Where it was before is read when it ends.
 	handedStats = []timing{stampQueued, stampLastForward, stampPrebuilt, stampDecoded}
 	loopStats   = []timing{stampDecoded}
+	// Of requests whose launch was put off until there was a result, those that it leaves.
+	dueStats    = []timing{stampReceived, stampQueued, stampForward, stampLastForward}
 	resultStats = []timing{stampLastPrefilled, stampChunk, stampDecoded}
 	endStats    = allStamps()
 	// Of requests that enter besides: chunks of the prompt that are to come.

@@ -131,6 +131,10 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 		c.emit(op)
 	}
 	for _, k := range r.kids {
+		if k.op == capture.OpPutOff {
+			c.putOff(k)
+			continue
+		}
 		skip, why := c.when(k)
 		if why != "" {
 			c.drop(k, why)
@@ -184,6 +188,24 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 		}
 		c.visit(k, to, last, next)
 		c.land(skip)
+	}
+}
+
+// putOff compiles PutOff.
+func (c *compiler) putOff(r *Ref) {
+	var skips []int
+	for i := range r.ends {
+		skip, why := c.unless(&r.ends[i])
+		if why != "" {
+			// As if one of the conditions did not hold. Those that were emitted skip nothing.
+			c.drop(r, why)
+			return
+		}
+		skips = append(skips, skip)
+	}
+	c.emit(capture.Op{Code: capture.OpPutOff, Slot: uint8(r.leaves[0].slot)})
+	for _, at := range skips {
+		c.land(at)
 	}
 }
 

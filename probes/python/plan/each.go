@@ -185,19 +185,48 @@ func (r *Ref) Differs(other *Ref) Cond {
 	return Cond{of: r, how: capture.SkipSame, other: other}
 }
 
+// Absent holds if the part is not there, or None.
+func (r *Ref) Absent() Cond {
+	r.pinned = true
+	return Cond{of: r, how: capture.SkipSet}
+}
+
+// PutOff ends captures here where all of the conditions hold: they have slot, an int, and
+// what was added before. What is missing of them can be read later, by WhenDue.
+func (p *Plan) PutOff(slot string, conds ...Cond) {
+	r := p.root.add(&Ref{op: capture.OpPutOff, ends: conds})
+	r.leaf(leaf{op: capture.OpPutOff}, slot)
+	for i := range conds {
+		r.may(&conds[i])
+	}
+}
+
+// WhenDue has a part, and what hangs off it, read only by the first capture that gets here
+// behind one that PutOff has ended.
+func (r *Ref) WhenDue() *Ref {
+	r.plan.check(r.when == nil, "%s has two conditions", r)
+	r.when = &Cond{how: capture.SkipDone}
+	return r
+}
+
 // When has a part, and what hangs off it, read only if a condition holds, which is
 // about parts that were added before, and are read whenever this one may be. Captures have
 // none of its slots otherwise.
 func (r *Ref) When(cond Cond) *Ref {
+	r.may(&cond)
+	r.plan.check(r.when == nil, "%s has two conditions", r)
+	r.when = &cond
+	return r
+}
+
+// may checks that a part can have a condition.
+func (r *Ref) may(cond *Cond) {
 	for _, on := range []*Ref{cond.of, cond.other} {
 		for up := on; up != nil; up = up.parent {
 			r.plan.check(up.when == nil || r.below(up), "the condition of %s is about %s, which is not always read", r, on)
 			r.plan.check(up != r, "the condition of %s is about itself", r)
 		}
 	}
-	r.plan.check(r.when == nil, "%s has two conditions", r)
-	r.when = &cond
-	return r
 }
 
 // below tells whether a part hangs off another one.
@@ -216,7 +245,11 @@ func (c *compiler) when(r *Ref) (at int, why string) {
 	if r.when == nil {
 		return -1, ""
 	}
-	w := r.when
+	return c.unless(r.when)
+}
+
+// unless emits an op that passes over others where a condition does not hold.
+func (c *compiler) unless(w *Cond) (at int, why string) {
 	op := capture.Op{Code: capture.OpSkip, Slot: w.how}
 	for _, on := range []*Ref{w.of, w.other} {
 		if on == nil {
@@ -232,7 +265,7 @@ func (c *compiler) when(r *Ref) (at int, why string) {
 			op.Dst = uint8(reg)
 		}
 	}
-	if w.other == nil {
+	if w.object.Module != "" {
 		v, err := c.in.Path(w.object.Module, w.object.Path...)
 		if err != nil {
 			return -1, fmt.Sprintf("its condition is about %s: %v", w.object, err)

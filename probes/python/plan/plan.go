@@ -58,8 +58,9 @@ type Ref struct {
 	depth  int
 	leaves []leaf
 	kids   []*Ref
-	when   *Cond // must hold for it to be read
-	pinned bool  // a condition is about it
+	when   *Cond  // must hold for it to be read
+	ends   []Cond // of OpPutOff
+	pinned bool   // a condition is about it
 }
 
 // leaf is what is sent of an object.
@@ -137,7 +138,8 @@ func (r *Ref) Key(name string) *Ref {
 	return r.add(&Ref{op: capture.OpKey, name: name})
 }
 
-// Index is an element of a list or tuple.
+// Index is an element of a list, tuple or deque; of a deque one of the first, of which there
+// are up to 64.
 func (r *Ref) Index(i int) *Ref {
 	r.plan.check(r.op != capture.OpFrame, "element %d of a frame", i)
 	r.plan.check(i >= 0 && i < 1<<31, "index %d", i)
@@ -259,6 +261,8 @@ func (p *Plan) String() string {
 				what = "len(" + what + ")"
 			case capture.OpAddr:
 				what = "id(" + what + ")"
+			case capture.OpPutOff:
+				what = "the rest is put off"
 			case capture.OpItems:
 				of := map[uint32]string{capture.ItemKey: "keys", capture.ItemValue: "elements", capture.ItemKey | capture.ItemValue: "items",
 					capture.ItemAttrs: strings.Join(l.attrs, ", "), capture.ItemAttrs | capture.ItemLen: strings.Join(l.attrs, ", length of ")}[l.items]

@@ -129,7 +129,7 @@ class Maker:
         self.table = {}
         self.general = {}
         self.gone = {f"k{i}": i for i in range(200)}
-        self.queue = Queue()
+        self.queue, self.taken = Queue(), 0
         self.frozen = frozenset()
 
     def change(self):
@@ -170,6 +170,9 @@ class Maker:
         self.sub = Sub((str(i), i) for i in range(r.randint(0, 5)))
         self.sub.attr = r.choice(INTS)
         self.queue = Queue(range(r.randint(0, 200)))
+        self.taken = r.randint(0, len(self.queue))
+        for _ in range(self.taken):
+            self.queue.popleft()
         self.frozen = frozenset(str(i) for i in range(r.randint(0, 20)))
 
     def say(self, how, out, local, cell, big, items, level, text, maybe, jobs, others):
@@ -192,7 +195,7 @@ class Maker:
             "gone": [[k, v] for k, v in self.gone.items()], "gone_key": self.gone.get("k199", {"missing": "no_name"}),
             "fresh": [[s(o.second), o.first] for o in out.fresh], "fresh_len": [[o.first, len(o.second)] for o in out.fresh],
             "first_fresh": s(out.fresh[0].second) if out.fresh else {"missing": "no_name"},
-            "done": sorted(out.done), "done_len": len(out.done), "maybe": maybe, "queue": len(self.queue), "frozen": sorted(self.frozen),
+            "done": sorted(out.done), "done_len": len(out.done), "maybe": maybe, "queue": len(self.queue), "queue_0": self.element(0), "queue_20": self.element(20), "frozen": sorted(self.frozen),
             "tuple": list(items), "tuple_len": len(items), "local": n(local), "cell": cell, "big": n(big), "level": int(level), "str_sub": str(text),
         }
         gone = {"missing": "no_name"}
@@ -210,6 +213,12 @@ class Maker:
         })
         with write:
             print(json.dumps(want), flush=False)
+
+    def element(self, i):
+        """Element i of the queue, where its first block of 64 has it: deque_extend fills a new one from its second place on."""
+        if i < len(self.queue) and (1 + self.taken) % 64 + i < 64:
+            return self.queue[i]
+        return {"missing": "no_name"}
 
     def step(self, how):
         self.change()
