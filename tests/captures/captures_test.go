@@ -115,7 +115,7 @@ func TestReplay(t *testing.T) {
 
 // withSteps are recordings whose goldens show scheduler steps, too: chunked prompts,
 // preemptions, forward passes, and steps of SGLang.
-var withSteps = []string{"long", "preempt", "cuda", "tensor-parallel", "sglang-usage"}
+var withSteps = []string{"long", "preempt", "cuda", "tensor-parallel", "sglang-usage", "sglang-alone"}
 
 // firstDifference shows the first lines that differ, around the place where they do.
 func firstDifference(got, want []byte) string {
@@ -164,6 +164,7 @@ var recorded = []struct {
 	{"kv", []string{"long"}, 0},
 	{"sglang", []string{"stream", "prefix", "leave-mid"}, 2},
 	{"sglang-usage", []string{"n", "leave-mid", "queue"}, 3},
+	{"sglang-alone", []string{"chat", "prefix", "long"}, 2},
 	{"tensor-parallel", []string{"chat"}, 3},
 	{"sglang-0.5.5", []string{"chat", "stream", "leave-mid"}, 3},
 	{"cuda", []string{"chat", "stream"}, 2},

@@ -30,6 +30,7 @@ pooling|pooling|embeddings,score|
 kv|kv|long|
 sglang|sglang|stream,prefix,leave-mid|--count 2
 sglang-usage|sglang_metrics|n,leave-mid,queue|--count 3
+sglang-alone|sglang|chat,prefix,long|--count 2
 sglang-0.5.5|sglang_0_5_5|chat,stream,leave-mid|--count 3
 cuda|cuda|chat,stream|--count 2
 tensor-parallel|cuda_2|chat|--count 3
