@@ -13,9 +13,8 @@ import (
 // lonely is a scene in which prompts are launched while no result is to come.
 type lonely struct {
 	*scene
-	off  bool                  // what can be put off is
-	due  []req                 // what was, as of the launch; nil: nothing was
-	next map[string]plan.Value // more slots of what is played next
+	off bool  // what can be put off is
+	due []req // what was, as of the launch; nil: nothing was
 }
 
 // lone plays the launch of prompts while no result is to come.
@@ -51,8 +50,7 @@ func (s *lonely) shown(stats []timing, now []req) map[string]plan.Value {
 	}
 }
 
-// prefill plays a launch that is not alone, or of which nothing is put off. chunked is the
-// request of whose prompt more is to come, and the next launch shows.
+// prefill plays a launch that is not alone, or of which nothing is put off.
 func (s *lonely) prefill(launch float64, more map[string]plan.Value, reqs ...req) {
 	s.t.Helper()
 	off := s.shown(batchStats, s.due)
