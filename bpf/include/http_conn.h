@@ -148,14 +148,25 @@ struct {
 
 static __always_inline struct file *file_of(__u32 fd)
 {
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
-	struct file **fds = BPF_CORE_READ(fdt, fd);
-	struct file *file = 0;
+	struct file **fds, *file = 0;
+	__u32 max;
 
-	if (fd >= BPF_CORE_READ(fdt, max_fds))
-		return 0;
-	bpf_probe_read_kernel(&file, sizeof(file), fds + fd);
+	/* From 5.11 on the verifier knows the type of the running task, and no helper has to
+	 * read what it leads to. */
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_get_current_task_btf)) {
+		struct fdtable *fdt = bpf_get_current_task_btf()->files->fdt;
+
+		fds = fdt->fd;
+		max = fdt->max_fds;
+	} else {
+		struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+		struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
+
+		fds = BPF_CORE_READ(fdt, fd);
+		max = BPF_CORE_READ(fdt, max_fds);
+	}
+	if (fd < max)
+		bpf_probe_read_kernel(&file, sizeof(file), fds + fd);
 	return file;
 }
 

@@ -35,6 +35,11 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
+/* Helpers that not all kernels have; the loader looks for the name. */
+enum bpf_func_id {
+	BPF_FUNC_get_current_task_btf = 158,
+};
+
 enum {
 	BPF_ANY = 0,
 	BPF_NOEXIST = 1,
