@@ -227,7 +227,7 @@ static __always_inline void exit_call(long ret)
 		else if (ret == -ECONNRESET || (ret == -EPIPE && call.dir == HTTP_WRITE))
 			flags = HTTP_RESET;
 		if (flags) {
-			http_flush(call.fdkey);
+			flush_held(c, call.fdkey);
 			http_close(c, call.fdkey, flags);
 		}
 		return;
@@ -391,7 +391,7 @@ SYS_ENTER(close)
 	if (!c)
 		return 0;
 	if (c->state == CONN_OURS) {
-		http_flush(fdkey);
+		flush_held(c, fdkey);
 		http_close(c, fdkey, 0);
 	}
 	bpf_map_delete_elem(&conns, &fdkey);

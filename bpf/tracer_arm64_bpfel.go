@@ -46,6 +46,8 @@ type tracerConn struct {
 	Flags       uint8
 	Writing     uint8
 	Spoken      uint8
+	Held        uint8
+	Pad         [7]uint8
 }
 
 type tracerCudaCaptured struct {

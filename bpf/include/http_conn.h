@@ -25,6 +25,8 @@ struct conn {
 	__u8 flags;   /* HTTP_MIDSTREAM, for every record */
 	__u8 writing; /* the latest call was a write */
 	__u8 spoken;  /* a read began like a request */
+	__u8 held;    /* writes may be held back, in tails */
+	__u8 pad[7];
 };
 
 /* Key: tgid in the agent's PID namespace in the upper half, descriptor in the

@@ -115,7 +115,10 @@ __noinline int http_flush(__u64 fdkey)
 	struct conn *c = bpf_map_lookup_elem(&conns, &fdkey);
 	struct tail *tail = bpf_map_lookup_elem(&tails, &fdkey);
 
-	if (!c || !tail)
+	if (!c)
+		return 0;
+	c->held = 0;
+	if (!tail)
 		return 0;
 	for (int i = 0; i < TAIL_SLOTS; i++) {
 		__u32 at = tail->first + i;
@@ -137,6 +140,13 @@ __noinline int http_flush(__u64 fdkey)
 	}
 	bpf_map_delete_elem(&tails, &fdkey);
 	return 0;
+}
+
+/* http_flush, where there may be something to send. */
+static __always_inline void flush_held(struct conn *c, __u64 fdkey)
+{
+	if (c->held)
+		http_flush(fdkey);
 }
 
 /* Holds back the end of a write of n bytes at addr; off is the offset after it. */
@@ -161,6 +171,7 @@ __noinline int http_hold(__u64 fdkey, __u64 ts, __u64 addr, __u64 n, __u64 off)
 			return 1;
 		}
 	}
+	c->held = 1;
 	held = &tail->slot[tail->next % TAIL_SLOTS];
 	if (tail->next - tail->first >= TAIL_SLOTS) {
 		skip_call(c, 1, held->ts);
@@ -236,7 +247,7 @@ __noinline int http_read(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 	if (!c)
 		return 1;
 	if (c->writing) {
-		http_flush(fdkey);
+		flush_held(c, fdkey);
 		c->writing = 0;
 		c->burst = 0;
 		c->resp = 0;
@@ -305,7 +316,7 @@ __noinline int http_write(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 	resp = c->resp;
 	/* The next of several pipelined responses. */
 	if (resp && begins_response(addr, n)) {
-		http_flush(fdkey);
+		flush_held(c, fdkey);
 		resp = 0;
 	}
 	if (resp < RESPONSE_HEAD || (capture_content && resp < HTTP_COPY_MAX))
@@ -316,7 +327,7 @@ __noinline int http_write(__u64 fdkey, __u64 ts, __u64 addr, __u32 n)
 	c->off[1] += n;
 	resp = add_sat(resp, n);
 	if (ends_response(addr, n)) {
-		http_flush(fdkey);
+		flush_held(c, fdkey);
 		resp = 0;
 	}
 	c->resp = resp;
