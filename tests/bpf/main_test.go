@@ -20,6 +20,7 @@ import (
 var helpers = map[string]func(){
 	"httpserver": httpServer,
 	"rawserver":  rawServer,
+	"httpalone":  httpAlone,
 }
 
 const helperEnv = "INFERSPAN_TEST_HELPER"
