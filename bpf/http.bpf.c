@@ -18,6 +18,7 @@
 
 #include "http_copy.h"
 
+/* A call under way. A thread has one at most. */
 struct call {
 	__u64 ts; /* entry, ns */
 	__u64 fdkey;
@@ -32,7 +33,6 @@ __u64 calls_open;
 /* Those of them that have no place, or more. */
 __u64 calls_apart;
 
-/* A call under way. A thread has one at most. */
 struct call_place {
 	/* How many threads want the place, and from bit 16 on the one that has it. One that finds
 	 * itself alone after adding itself has the place. It is all in one word, which is only
@@ -98,6 +98,15 @@ static __always_inline void leave_place(struct call_place *place, __u64 thread)
 	__sync_fetch_and_add(&calls_open, -1);
 }
 
+/* Forgets a call that has no place. */
+static __always_inline void end_apart(__u64 thread)
+{
+	if (bpf_map_delete_elem(&calls, &thread))
+		return;
+	__sync_fetch_and_add(&calls_apart, -1);
+	__sync_fetch_and_add(&calls_open, -1);
+}
+
 static __always_inline void begin_call(struct call *call)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
@@ -106,6 +115,8 @@ static __always_inline void begin_call(struct call *call)
 	call->ts = bpf_ktime_get_ns();
 	if (take_place(place, thread)) {
 		place->call = *call;
+		if (*(volatile __u64 *)&calls_apart)
+			end_apart(thread); /* one whose end was missed */
 		return;
 	}
 	__sync_fetch_and_add(&calls_open, 1);
@@ -141,10 +152,7 @@ static __always_inline bool end_call(__u64 thread, struct call *call)
 		return false;
 	if (call)
 		*call = *apart;
-	if (!bpf_map_delete_elem(&calls, &thread)) {
-		__sync_fetch_and_add(&calls_apart, -1);
-		__sync_fetch_and_add(&calls_open, -1);
-	}
+	end_apart(thread);
 	return true;
 }
 

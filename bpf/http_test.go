@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"inferspan/bpf/event"
@@ -282,6 +283,32 @@ func TestCallPlaces(t *testing.T) {
 		if n := underWay(t, o); n != open {
 			t.Errorf("%s: %d calls are under way, want %d", s.what, n, open)
 		}
+	}
+
+	// One without a place whose end was missed, before one with a place.
+	sent := make(chan error)
+	go func() {
+		_, err := unix.Write(c.client, []byte("GET / HTTP/1.1\r\n\r\n"))
+		sent <- err
+	}()
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	key := uint64(os.Getpid())<<32 | uint64(tid)
+	err = errors.Join(o.objs.Calls.Put(key, tracerCall{}), o.objs.CallsApart.Set(uint64(1)), o.objs.CallsOpen.Set(uint64(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(tid, 0)
+	if _, err := unix.Read(c.server, make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	var apart tracerCall
+	if err := o.objs.Calls.Lookup(key, &apart); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("a call whose end was missed is there still: %v", err)
+	}
+	if n := underWay(t, o); n != [2]uint64{} {
+		t.Errorf("%d calls are under way", n)
 	}
 
 	cmd := exec.Command("cat")

@@ -12,7 +12,7 @@ enum conn_state {
 struct conn {
 	__u64 file;  /* kernel address of the struct file behind the descriptor */
 	__u64 id;    /* time of first sight */
-	__u64 ended; /* watches_ended before the process was last known to be watched */
+	__u64 ended; /* as of may_serve, before the process was last found to be watched */
 	/* Reads first, writes second. */
 	__u64 off[2];          /* bytes moved */
 	__u64 skipped_last[2]; /* time of the latest call not copied since the last record */
