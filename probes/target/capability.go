@@ -19,6 +19,9 @@ const (
 	Derived CapabilityState = "derived"
 	// Unavailable: left out.
 	Unavailable CapabilityState = "unavailable"
+	// noSuch is what rules give for an item that the engine does not have: it is unavailable,
+	// and not missed.
+	noSuch CapabilityState = "none"
 )
 
 // CapabilityKind is the kind of a documented item.
@@ -40,28 +43,23 @@ type Capability struct {
 	Kind   CapabilityKind  `json:"kind"`
 	State  CapabilityState `json:"state"`
 	Reason string          `json:"reason,omitempty"` // why not exact; of an exact item: on what condition
+	none   bool            // the engine has no such thing
 }
 
-// Reasons for which an item is unavailable because the engine has no such thing.
+// Reasons for noSuch.
 const (
 	noTransfer       = "the engine has no KV transfer"
 	noDisaggregation = "there is no disaggregation"
 	noneInPrefill    = "a prefill server has none"
 	noneInDecode     = "a decode server has none"
-	noDP             = "there is no data parallelism"
+	noParallel       = "there is no data parallelism"
 	noRank           = "the scheduler has no such rank"
 	noDrafts         = "there is no speculative decoding"
 	oneTokenizer     = "there is one tokenizer"
 )
 
 // Missing reports whether the engine has the item and it is left out.
-func (c *Capability) Missing() bool {
-	switch c.Reason {
-	case noTransfer, noDisaggregation, noneInPrefill, noneInDecode, noDP, noRank, noDrafts, oneTokenizer:
-		return false
-	}
-	return c.State == Unavailable
-}
+func (c *Capability) Missing() bool { return c.State == Unavailable && !c.none }
 
 // Tap is a place where an engine is looked at.
 type Tap uint16
@@ -106,20 +104,26 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 	rules := k.rules(&c)
 	c.look(rules, h, probes)
 	var out []Capability
+	add := func(c Capability) {
+		if c.State == noSuch {
+			c.State, c.none = Unavailable, true
+		}
+		out = append(out, c)
+	}
 	for i := range semconv.Spans {
 		s := &semconv.Spans[i]
 		if s.Engine == "any" || !c.applies(s.Engine, s.Version) {
 			continue
 		}
 		st, why := rules.span(s)
-		out = append(out, Capability{ID: s.ID, Item: s.NamePattern, Kind: KindSpan, State: st, Reason: why})
+		add(Capability{ID: s.ID, Item: s.NamePattern, Kind: KindSpan, State: st, Reason: why})
 		for j := range s.Attrs {
 			a := &s.Attrs[j]
 			ast, awhy := st, why
-			if st != Unavailable {
+			if st != Unavailable && st != noSuch {
 				ast, awhy = rules.attribute(s, a, why)
 			}
-			out = append(out, Capability{ID: s.ID, Item: a.Name, Of: s.NamePattern, Kind: KindAttribute, State: ast, Reason: awhy})
+			add(Capability{ID: s.ID, Item: a.Name, Of: s.NamePattern, Kind: KindAttribute, State: ast, Reason: awhy})
 		}
 		for _, id := range s.Events {
 			ev := semconv.EventByID(id)
@@ -127,10 +131,10 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 				continue
 			}
 			est, ewhy := st, why
-			if st != Unavailable {
+			if st != Unavailable && st != noSuch {
 				est, ewhy = rules.event(s, ev)
 			}
-			out = append(out, Capability{ID: ev.ID, Item: ev.Name, Of: s.NamePattern, Kind: KindEvent, State: est, Reason: ewhy})
+			add(Capability{ID: ev.ID, Item: ev.Name, Of: s.NamePattern, Kind: KindEvent, State: est, Reason: ewhy})
 		}
 	}
 	for i := range semconv.Metrics {
@@ -139,7 +143,7 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 			continue
 		}
 		st, why := rules.metric(m)
-		out = append(out, Capability{ID: m.ID, Item: m.Name, Kind: KindMetric, State: st, Reason: why})
+		add(Capability{ID: m.ID, Item: m.Name, Kind: KindMetric, State: st, Reason: why})
 	}
 	return out
 }

@@ -194,7 +194,7 @@ func whole(t *testing.T, name string, caps []Capability) {
 			t.Errorf("%s: %s is there twice", name, key)
 		}
 		seen[key+g.Of] = true
-		if g.State != Exact && g.Reason == "" || g.Item == "" || g.ID == "" {
+		if g.State != Exact && g.Reason == "" || g.State == noSuch || g.Item == "" || g.ID == "" {
 			t.Errorf("%s: %+v", name, g)
 		}
 	}

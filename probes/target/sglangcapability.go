@@ -13,6 +13,7 @@ import (
 type sglangRules struct {
 	*capabilities
 	noStamps, noDispatch string // why the stamps of the front end, of the DP controller are not seen
+	noDP                 bool   // there is no data parallelism
 	silent               bool   // there are ranks that send nothing
 	unstamped            []string
 }
@@ -74,9 +75,7 @@ func (c *sglangRules) look() {
 	}
 	if c.count(RoleController) == 0 {
 		c.noDispatch = "there is no DP controller on this host"
-		if c.e.Settings["dp_size"] == int64(1) {
-			c.noDispatch = noDP
-		}
+		c.noDP = c.e.Settings["dp_size"] == int64(1)
 	}
 	if names, known := c.e.Stamps[RoleCore]; known {
 		c.unstamped = SGLangUnstamped(c.e.PDRole, func(n string) bool { return slices.Contains(names, n) })
@@ -122,7 +121,7 @@ func atLevel(level int, why string) string {
 
 func (c *sglangRules) span(s *semconv.Span) (CapabilityState, string) {
 	st, why := c.spanOf(s)
-	if st == Unavailable {
+	if st == Unavailable || st == noSuch {
 		return st, why
 	}
 	return st, atLevel(s.MinLevel, why)
@@ -151,10 +150,13 @@ func (c *sglangRules) spanOf(s *semconv.Span) (CapabilityState, string) {
 		return c.stamped()
 	case semconv.SpanSGLangThreadMultiTokenizer:
 		if workers < 2 {
-			return Unavailable, oneTokenizer
+			return noSuch, oneTokenizer
 		}
 		return c.stamped()
 	case semconv.SpanSGLangThreadDPController, stageID("dpc_dispatch"):
+		if c.noDP {
+			return noSuch, noParallel
+		}
 		if c.noDispatch != "" {
 			return Unavailable, c.noDispatch
 		}
@@ -194,7 +196,7 @@ func (c *sglangRules) stage(name string) (CapabilityState, string) {
 	case parts == nil:
 		return Unavailable, "the engine takes its times only when it traces itself"
 	case c.e.PDRole != "" && !slices.Contains(parts, c.e.PDRole):
-		return Unavailable, map[string]string{
+		return noSuch, map[string]string{
 			"none": noDisaggregation, "producer": noneInPrefill, "consumer": noneInDecode,
 		}[c.e.PDRole]
 	case slices.Contains(c.unstamped, name):
@@ -240,7 +242,7 @@ func (c *sglangRules) attribute(s *semconv.Span, a *semconv.Attr, condition stri
 				return Exact, condition
 			}
 		}
-		return Unavailable, noRank
+		return noSuch, noRank
 	}
 	scheduler := s.ID == semconv.SpanSGLangThreadScheduler
 	switch a.Name {
@@ -297,7 +299,7 @@ func (c *sglangRules) ofRequest(a *semconv.Attr) (CapabilityState, string) {
 		}
 	case semconv.AttrBootstrapRoom:
 		if c.e.PDRole == "none" {
-			return Unavailable, noDisaggregation
+			return noSuch, noDisaggregation
 		}
 	case semconv.AttrGenAIRequestTemperature, semconv.AttrGenAIRequestTopK:
 		if why, ok := c.need(TapRequests); !ok {
@@ -352,7 +354,7 @@ func (c *sglangRules) metric(m *semconv.Metric) (CapabilityState, string) {
 		return Derived, "of the messages between two looks at the scheduler: the engine works it out only with --enable-metrics"
 	case semconv.MetricIDSGLangSGLangSpecAcceptLength:
 		if c.e.Sources["settings"] != "" && c.e.Settings["speculative_algorithm"] == nil {
-			return Unavailable, noDrafts
+			return noSuch, noDrafts
 		}
 		if why, ok := c.need(TapOutputs | TapPeeks); !ok {
 			return Unavailable, why

@@ -97,6 +97,19 @@ func TestSGLangCapabilities(t *testing.T) {
 	}
 }
 
+// TestMissing: what an engine does not have is not missed.
+func TestMissing(t *testing.T) {
+	e := usualSGLang()
+	e.Settings["dp_size"] = int64(1)
+	for item, missing := range map[string]bool{
+		"fake_output": false, "dpc_dispatch": false, "sglang_spec_accept_length": false, "spec_verify": true, "prefill_forward": false,
+	} {
+		if c := find(t, Capabilities(e, host.Report{}, nil), "", item); c.Missing() != missing {
+			t.Errorf("%s, %s: %s: missing is %v", item, c.State, c.Reason, !missing)
+		}
+	}
+}
+
 // TestSGLangStageNames: the stages whose times are known are documented ones.
 func TestSGLangStageNames(t *testing.T) {
 	for _, s := range sglangStages {

@@ -115,7 +115,7 @@ func (c *vllmRules) received() (CapabilityState, string) {
 func (c *vllmRules) transfer() (CapabilityState, string) {
 	switch {
 	case c.e.PDRole == "none":
-		return Unavailable, noTransfer
+		return noSuch, noTransfer
 	case c.e.KVLoads == nil:
 		return Unavailable, "the scheduler could not be read"
 	case !*c.e.KVLoads:
