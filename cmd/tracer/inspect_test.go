@@ -57,11 +57,11 @@ func TestInspectCommand(t *testing.T) {
 		{"--pid " + pid, exitUsage, "the path of an object is missing"},
 		{"__main__", exitUsage, "--pid is missing"},
 		{"--pid -4 __main__", exitUsage, "--pid -4"},
-		{"--pid x __main__", exitUsage, "invalid argument"},
+		{"--pid x __main__", exitUsage, "--pid x: want a whole number"},
 		{"--pid " + pid + " --depth 99 __main__", exitUsage, "--depth 99: want 0 to 32"},
 		{"--pid " + pid + " --max 0 __main__", exitUsage, "--max 0: want 1 to 100000"},
 		{"--pid " + strconv.Itoa(gone.Process.Pid) + " __main__", exitTarget, "process is gone"},
-		{"--pid self __main__", exitUsage, "invalid argument"},
+		{"--pid self __main__", exitUsage, "--pid self: want a whole number"},
 	} {
 		out, err := run(strings.Fields(c.args)...)
 		if c.code == 0 {

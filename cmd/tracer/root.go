@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"inferspan/export/term"
 )
@@ -54,7 +56,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return withCode(exitUsage, fmt.Errorf("%w; see %q", err, cmd.CommandPath()+" --help"))
+		return withCode(exitUsage, fmt.Errorf("%w; see %q", flagError(err), cmd.CommandPath()+" --help"))
 	})
 	var v bytes.Buffer
 	printVersion(&v)
@@ -68,6 +70,19 @@ func newRoot() *cobra.Command {
 	}
 	usageErrors(root)
 	return root
+}
+
+// flagError says what a flag wants whose value cannot be read.
+func flagError(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want := map[string]string{"int": "a whole number", "float64": "a number", "duration": "a duration, as 30s or 1m30s", "bool": "true or false"}[bad.GetFlag().Value.Type()]
+	if want == "" {
+		return err
+	}
+	return fmt.Errorf("--%s %s: want %s", bad.GetFlag().Name, bad.GetValue(), want)
 }
 
 // usageErrors gives wrong arguments the exit code of wrong usage.
