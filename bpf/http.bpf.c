@@ -39,7 +39,6 @@ struct call_place {
 	 * added to, so that every CPU sees the same order. */
 	__u64 taken;
 	struct call call;
-	__u64 pad;
 };
 
 #define TAKEN_BY(tid) ((__u64)(tid) << 16)
@@ -157,10 +156,9 @@ static __always_inline bool end_call(__u64 thread, struct call *call)
 }
 
 /*
- * Whether a call is on a traced connection. size is that of the buffer, 0 if it is not needed.
- * On success call has what tells of the connection.
+ * Whether a call is on a traced connection. On success call has what tells of it.
  */
-static __always_inline bool traced(__u32 fd, __u64 size, struct call *call)
+static __always_inline bool traced(__u32 fd, struct call *call)
 {
 	__u64 ids = current_ids();
 	__u64 fdkey = (ids >> 32 << 32) | fd;
@@ -176,22 +174,20 @@ static __always_inline bool traced(__u32 fd, __u64 size, struct call *call)
 	note = note_of(fdkey);
 	if (note && note->fdkey == fdkey)
 		noted = note->file;
-	/* Most calls are signals between threads. A connection that took the place of what
-	 * they are sent by (dup2) is seen from its next call of another size on. */
-	if (noted && !(noted & NOTE_OURS) && size == SIGNAL_BYTES)
-		return false;
 	file = file_of(fd);
+	/* Of two that are noted at once in one place the note can be of both: it counts for the
+	 * file that it has. */
 	if (noted && (noted & ~NOTE_OURS) == (__u64)file)
 		return noted & NOTE_OURS;
 	t = http_target_of(ids);
 	return t && is_ours(t, ended, fdkey, file, false);
 }
 
-static __always_inline void enter_call(__u32 fd, __u64 addr, __u64 size, __u32 vecs, __u32 dir)
+static __always_inline void enter_call(__u32 fd, __u64 addr, __u32 vecs, __u32 dir)
 {
 	struct call call = {.addr = addr, .vecs = vecs, .dir = dir};
 
-	if (traced(fd, size, &call))
+	if (traced(fd, &call))
 		begin_call(&call);
 }
 
@@ -200,7 +196,7 @@ static __always_inline void enter_msg(__u32 fd, __u64 msg, __u32 dir)
 	struct call call = {.dir = dir};
 	struct user_msghdr m;
 
-	if (!traced(fd, 0, &call))
+	if (!traced(fd, &call))
 		return;
 	if (bpf_probe_read_user(&m, sizeof(m), (void *)msg)) {
 		lose(LOSS_FAULT, 1);
@@ -310,13 +306,13 @@ static __always_inline void exit_accept(long fd)
 /* read(fd, buf, count), write(fd, buf, count) */
 SYS_ENTER(read)
 {
-	enter_call(ctx->args[0], ctx->args[1], ctx->args[2], 0, HTTP_READ);
+	enter_call(ctx->args[0], ctx->args[1], 0, HTTP_READ);
 	return 0;
 }
 
 SYS_ENTER(write)
 {
-	enter_call(ctx->args[0], ctx->args[1], ctx->args[2], 0, HTTP_WRITE);
+	enter_call(ctx->args[0], ctx->args[1], 0, HTTP_WRITE);
 	return 0;
 }
 
@@ -324,14 +320,14 @@ SYS_ENTER(write)
 SYS_ENTER(readv)
 {
 	if (ctx->args[2])
-		enter_call(ctx->args[0], ctx->args[1], 0, ctx->args[2], HTTP_READ);
+		enter_call(ctx->args[0], ctx->args[1], ctx->args[2], HTTP_READ);
 	return 0;
 }
 
 SYS_ENTER(writev)
 {
 	if (ctx->args[2])
-		enter_call(ctx->args[0], ctx->args[1], 0, ctx->args[2], HTTP_WRITE);
+		enter_call(ctx->args[0], ctx->args[1], ctx->args[2], HTTP_WRITE);
 	return 0;
 }
 
@@ -340,13 +336,13 @@ SYS_ENTER(writev)
 SYS_ENTER(recvfrom)
 {
 	if (!(ctx->args[3] & MSG_PEEK))
-		enter_call(ctx->args[0], ctx->args[1], 0, 0, HTTP_READ);
+		enter_call(ctx->args[0], ctx->args[1], 0, HTTP_READ);
 	return 0;
 }
 
 SYS_ENTER(sendto)
 {
-	enter_call(ctx->args[0], ctx->args[1], 0, 0, HTTP_WRITE);
+	enter_call(ctx->args[0], ctx->args[1], 0, HTTP_WRITE);
 	return 0;
 }
 

@@ -27,7 +27,6 @@ type tracerCallPlace struct {
 	_     structs.HostLayout
 	Taken uint64
 	Call  tracerCall
-	Pad   uint64
 }
 
 type tracerConn struct {

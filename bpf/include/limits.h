@@ -45,7 +45,5 @@
 #define CALL_PLACES 1024
 /* Bits that stand for API servers. */
 #define SERVER_BITS 512
-/* Bytes of such a signal, an eventfd's counter. */
-#define SIGNAL_BYTES 8
 /* Depth of nested PID namespaces; the kernel allows 32, container stacks use 2-3. */
 #define PIDNS_WALK 8

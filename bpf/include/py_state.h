@@ -162,7 +162,7 @@ struct {
 	__type(value, struct py_probe);
 } py_probes SEC(".maps");
 
-/* Key: the lower bits of a plan's number. A plan in use is never written to. */
+/* Key: the lower bits of a plan's number. A plan in use is written to by the program only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PY_PLANS);
