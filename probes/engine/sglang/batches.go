@@ -66,7 +66,7 @@ func (b *batch) at(addr uint64, n int) string {
 // life returns a request, which may be new.
 func (c *Captures) life(p *process, id string, m moment) *life {
 	l := p.lives[id]
-	if l != nil && l.done && m.have[stampReceived] && m.at[stampReceived] > l.seen.at[stampCompleted] {
+	if l != nil && l.done && m.have[stampReceived] && m.at[stampReceived] > l.seen.at[stampCompleted] && m.at[stampReceived] != l.seen.at[stampReceived] {
 		l = nil // the id is used again
 	}
 	if l == nil {
@@ -360,7 +360,7 @@ func (c *Captures) outputs(p *process, s *stager, v reading) {
 
 // over: all requests of a batch have ended.
 func (p *process) over(b *batch) bool {
-	return !slices.ContainsFunc(b.reqs, func(q signal.StepRequest) bool {
+	return !b.putOff && !slices.ContainsFunc(b.reqs, func(q signal.StepRequest) bool {
 		l := p.lives[string(q.ID)]
 		return l != nil && !l.done
 	})

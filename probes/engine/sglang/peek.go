@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"inferspan/correlate/signal"
 	"inferspan/probes/engine"
@@ -15,6 +17,9 @@ import (
 // maxPeeked bounds the requests that are read at once. A scheduler has as many as
 // clients send; those beyond the bound become known by their outputs.
 const maxPeeked = 1 << 14
+
+// maxEnviron bounds the variables of the environment that are looked at.
+const maxEnviron = 1 << 12
 
 // Peeker looks into the memory of one scheduler, without stopping it. It must be used by
 // one goroutine at a time.
@@ -59,7 +64,31 @@ func (p *Peeker) Probes() []engine.Probe {
 		n := argument(p, &lookup{}, of, python.Value.Int)
 		return n != nil && *n == 1
 	}
-	return SchedulerProbes(p.in, generates, ranks("tp_size") && ranks("pp_size"))
+	return SchedulerProbes(p.in, generates, ranks("tp_size") && ranks("pp_size") && !p.inTurn())
+}
+
+// inTurn: of two prefills one after the other the first one's result is worked on before the
+// second is launched, or that cannot be told. The engine looks at its environment each time.
+func (p *Peeker) inTurn() bool {
+	vars, err := p.in.Path("os", "environ", "_data")
+	if err != nil {
+		return true
+	}
+	all, err := vars.Items(maxEnviron)
+	if err != nil {
+		return true
+	}
+	for _, v := range all {
+		name, err := v.Key.Bytes()
+		if err != nil {
+			return true
+		}
+		if string(name) == "SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP" {
+			set, err := v.Value.Bytes()
+			return err != nil || !slices.Contains([]string{"false", "0", "no", "n"}, strings.ToLower(string(set)))
+		}
+	}
+	return false
 }
 
 // lookup reads values and notes what could not be read.

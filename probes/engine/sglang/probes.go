@@ -32,8 +32,10 @@ var (
 	mixedMode    = plan.Func(moduleMode, "ForwardMode.MIXED")
 )
 
-// none is None.
-var none = plan.Func("builtins", "None")
+var (
+	none     = plan.Func("builtins", "None")
+	noDrafts = plan.Func(moduleDrafts, "SpeculativeAlgorithm.NONE")
+)
 
 // message is the class of what is sent between processes, which keeps an id in a slot.
 var message = plan.Func("sglang.srt.managers.io_struct", "BaseReq")
@@ -179,9 +181,11 @@ func runningLoop(in *python.Interp) (name string, ok bool) {
 // some messages only.
 //
 // A request that comes to an idle scheduler waits for what is read here where the launch is
-// the pass. Of prompts behind which no result is to come all but their number is put off: to
-// the launch of the next batch, which has to come before their result, or else until their
-// outputs have been sent. What is read is the same, since no result comes in between.
+// the pass. Of prompts before which nothing ran, their requests are put off: to the launch of
+// the next batch, which comes before their result, or else until their outputs have been sent.
+// What is read is the same, since no result comes in between. Where results are worked on
+// before the next launch, as for drafts with a grammar, nothing is put off. What was is read
+// last: of what has no room it is what may be missing, in one batch.
 func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string, loop string, putOff bool) *plan.Plan {
 	decoding := decodeStats
 	if decodes(loop) {
@@ -205,15 +209,14 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 		batch.Attr("forward_mode").When(mode.Is(prebuiltMode)).Value(slotPrebuilt)
 	}
 	drafts := batch.Attr("spec_algorithm")
-	batch.Attr("spec_algorithm").When(drafts.Is(plan.Func(moduleDrafts, "SpeculativeAlgorithm.NONE"))).Addr(slotNoDrafts)
-	last := p.Local("self").Attr("last_batch")
+	batch.Attr("spec_algorithm").When(drafts.Is(noDrafts)).Addr(slotNoDrafts)
+	self := p.Local("self")
+	last := self.Attr("last_batch")
 	if putOff {
-		p.PutOff(slotPutOff, mode.IsNot(decodeMode), last.Is(none))
-		due := p.Local("self").WhenDue().Attr("result_queue").Index(0).Index(0)
-		due.Attr("forward_iter").Value(slotDueNumber)
-		prompts(due, dueSlots, stats, batchStats)
+		runs := self.Attr("running_batch").Attr("reqs").Index(0)
+		p.PutOff(slotPutOff, mode.IsNot(decodeMode), drafts.Is(noDrafts), last.Is(none), runs.Absent())
 	}
-	self := p.Local("self") // once more, behind what conditions are about
+	self = p.Local("self") // once more, behind what conditions are about
 	if name == planBatch {
 		self.Attr("result_queue").Len(slotQueue)
 	}
@@ -232,6 +235,11 @@ func batchPlan(in *python.Interp, name string, fn plan.Function, stats []string,
 	requests(p.Local("batch").Attr("reqs").When(mode.Is(decodeMode)), slotDecoding, stats, decoding, []string{partAddr})
 	if loop == loops[0] && name == planBatch && has(stats, stampNames[stampDecoded]) {
 		leftPlan(in, p, mode)
+	}
+	if putOff {
+		due := p.Local("self").WhenDue().Attr("result_queue").Index(0).Index(0)
+		due.Attr("forward_iter").Value(slotDueNumber)
+		prompts(due, dueSlots, stats, batchStats)
 	}
 	return p
 }
@@ -315,10 +323,11 @@ func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool], 
 		}
 		p := plan.New(planOutputs, fn, depthOutputs)
 		result := plan.Func(moduleScheduler, "Scheduler.process_batch_result")
+		var mode *plan.Ref
 		if _, err := in.Code(result.Module, result.Path...); err == nil {
 			batch := p.Frame(result, depthResult).Local("batch")
 			batch.Attr("forward_iter").Value(slotNumber)
-			mode := batch.Attr("forward_mode")
+			mode = batch.Attr("forward_mode")
 			if decoded, names := stampPaths(stats, loopStats); len(decoded) > 0 {
 				p.Local("reqs").When(mode.Is(decodeMode)).EachPathUnless(slotDecoded+":"+strings.Join(append(names, partAddr), ","),
 					maxItems, 0, finished, append(decoded, partAddr)...)
@@ -327,16 +336,15 @@ func outputWatch(in *python.Interp, stats []string, generates signal.Opt[bool], 
 				p.Local("reqs").When(mode.IsNot(decodeMode)).EachPathUnless(slotSent+":"+strings.Join(names, ","),
 					maxItems, maxIDBytes, finished, sent...)
 			}
-			if putOff {
-				at := p.Frame(result, depthResult).When(mode.IsNot(decodeMode))
-				self := at.Local("self")
-				behind := self.Attr("result_queue").Index(0)
-				prompts(at.Local("batch").When(behind.Absent()), dueSlots, stats, dueStats)
-				at.Local("self").When(behind.Absent()).Attr("chunked_req").Attr("rid").Str(slotChunked, maxIDBytes)
-			}
 		}
 		paths, names := requestPaths(stats, endStats, nil)
 		p.Local("reqs").EachPathIf(slotEnded+":"+strings.Join(names, ","), maxItems, maxIDBytes, finished, paths...)
+		if putOff && mode != nil { // last, as above: what has no room is missing there
+			at := p.Frame(result, depthResult).When(mode.IsNot(decodeMode))
+			next := at.Local("self").Attr("result_queue").Index(0)
+			prompts(at.Local("batch").When(next.Absent()), dueSlots, stats, dueStats)
+			at.Local("self").When(next.Absent()).Attr("chunked_req").Attr("rid").Str(slotChunked, maxIDBytes)
+		}
 		plans = append(plans, p)
 	}
 	abort := plan.Func(moduleScheduler, "Scheduler.send_abort_output")

@@ -13,6 +13,7 @@ type prompt struct {
 	now   moment
 	made  signal.Opt[int64]
 	chunk signal.Opt[bool]
+	back  bool // it was put back since, so that what it was in the batch is not known
 }
 
 // prompts takes the requests of a batch that does not decode only; there is false if the
@@ -47,6 +48,7 @@ func (c *Captures) due(p *process, s *stager, v reading, n int64, over bool) {
 			// Its result makes them less.
 			held, ok := i.int(partHeld)
 			x.chunk = signal.Opt[bool]{V: held > 0, OK: ok}
+			x.back = p.lives[i.id()] == nil && x.now.at[stampQueued] > x.now.at[stampForward]
 		} else if l := p.lives[i.id()]; l == nil || !l.retract {
 			// Nothing has shown it, and in its first run it had no result before.
 			for _, k := range []timing{stampPrefilled, stampLastPrefilled, stampDecoded} {
@@ -87,7 +89,7 @@ func (b *batch) enter(i item, l *life, tokens, computed signal.Opt[int64], as *p
 		q.Tokens = tokens.V
 	}
 	switch {
-	case l == nil:
+	case l == nil, as.back:
 	case l.retract:
 		q.Phase = signal.StepRecompute
 	case as.made.V > 0, l.rest: // its tokens may be in an array, whose length is not captured
@@ -98,7 +100,11 @@ func (b *batch) enter(i item, l *life, tokens, computed signal.Opt[int64], as *p
 		q.Phase = signal.StepPrefillEnd
 		l.rest = true
 	}
-	if l != nil {
+	switch {
+	case l == nil:
+	case as.back:
+		l.entered, l.back = true, true
+	default:
 		q.Entry = l.entry(b.after)
 		if as.chunk.V {
 			l.chunks++

@@ -1,12 +1,14 @@
 package sglang
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"inferspan/bpf/event/capture"
+	"inferspan/correlate/signal"
 	"inferspan/probes/python/plan"
 )
 
@@ -96,6 +98,8 @@ func (s *lonely) sent(at float64, number int64, now, ended []req, reqs ...req) {
 	s.play(2, at, s.ends, values)
 }
 
+var late = req{id: "c", at: map[timing]float64{stampReceived: 14, stampQueued: 15, stampForward: 16, stampLastForward: 16}}
+
 // TestPutOff: what the launch of prompts that nothing is before does not show, but a later
 // capture, gives the same stages, marks and steps.
 func TestPutOff(t *testing.T) {
@@ -103,7 +107,6 @@ func TestPutOff(t *testing.T) {
 	second := req{id: "b", at: map[timing]float64{stampReceived: 10, stampQueued: 11, stampForward: 12, stampLastForward: 12}}
 	secondEnds := with(second, map[timing]float64{stampPrefilled: 20, stampLastPrefilled: 20, stampCompleted: 21})
 	chunk := func(q req, held int64) req { q.parts = []int64{held}; return q }
-	late := req{id: "c", at: map[timing]float64{stampReceived: 14, stampQueued: 15, stampForward: 16, stampLastForward: 16}}
 	for name, play := range map[string]func(s *lonely){
 		"one token": func(s *lonely) {
 			s.lone(13, arrived)
@@ -187,5 +190,53 @@ func TestPutOffLost(t *testing.T) {
 	}
 	if i := slices.IndexFunc(s.w.lines, func(l string) bool { return strings.Contains(l, "#") }); i >= 0 {
 		t.Errorf("a round has a number: %s", s.w.lines[i])
+	}
+}
+
+// TestPutOffAndBack: a request that is put back before its launch was read was in the batch, in
+// a way that is not known.
+func TestPutOffAndBack(t *testing.T) {
+	s := &lonely{scene: newScene(t), off: true}
+	s.lone(13, arrived, late)
+	back := with(late, map[timing]float64{stampQueued: 18, stampLastForward: 0})
+	s.due[1] = back
+	s.decode(19, 1, arrived)
+	s.sent(22, 1, nil, nil, prefilled)
+	s.prefill(24, nil, with(back, map[timing]float64{stampLastForward: 23}))
+	s.sent(30, 3, nil, nil, with(back, map[timing]float64{stampLastForward: 23, stampPrefilled: 28, stampLastPrefilled: 28}))
+	want := []string{
+		fmt.Sprintf("step 1 13-22 a:5+5/%d%d c:6+6/%d%d", signal.StepEntryUnknown, signal.StepPrefillEnd, signal.StepEntryUnknown, signal.StepPhaseUnknown),
+		fmt.Sprintf("step 3 24-30 c:5+5/%d%d", signal.StepResumed, signal.StepRecompute),
+	}
+	for _, l := range want {
+		if !slices.Contains(s.w.lines, l) {
+			t.Errorf("no %q in\n%s", l, strings.Join(s.w.lines, "\n"))
+		}
+	}
+}
+
+// TestPutOffElsewhere: outputs of no batch leave a batch whose requests are still to be shown.
+func TestPutOffElsewhere(t *testing.T) {
+	s := &lonely{scene: newScene(t), off: true}
+	s.lone(13, arrived)
+	s.sentApart(15, nil)
+	s.decode(18, 1, arrived)
+	s.sent(22, 1, nil, nil, prefilled)
+	if want := "a schedule at 13 prefill 1 of 1"; !slices.Contains(s.w.lines, want) {
+		t.Errorf("no %q in\n%s", want, strings.Join(s.w.lines, "\n"))
+	}
+}
+
+// TestPutOffAborted: a request that was given up before its launch was read stays ended.
+func TestPutOffAborted(t *testing.T) {
+	s := &lonely{scene: newScene(t), off: true}
+	s.lone(13, arrived, late)
+	s.aborted(15, with(arrived, map[timing]float64{stampChunk: 14}))
+	said := len(s.w.lines)
+	s.prefill(18, nil, late)
+	for _, l := range s.w.lines[said:] {
+		if strings.HasPrefix(l, "a ") {
+			t.Errorf("%q behind its end", l)
+		}
 	}
 }

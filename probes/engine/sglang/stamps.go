@@ -26,7 +26,7 @@ const (
 	slotEntering  = "entering"   // requests of a batch that does not decode only
 	slotMade      = "made"       // tokens that each of these has generated; is there if some decode beside them
 	slotDecoding  = "decoding"   // requests of one that does
-	slotPutOff    = "put_off"    // is there if nothing but the slots above is
+	slotPutOff    = "put_off"    // is there if the requests of the batch are not
 	slotDueNumber = "due_number" // of a batch of which that was so
 	slotBefore    = "before"     // requests of the batch before, if that is another object
 	slotChunked   = "chunked"    // request of whose prompt more is to come

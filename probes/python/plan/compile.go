@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -37,7 +38,8 @@ type compiler struct {
 	out  *Program
 	cell bool         // the kernel knows the type of cells
 	regs map[*Ref]int // of parts that conditions are about
-	pins int          // how many these are
+	pins []*Ref       // these, the last ones registers in this order
+	uses uses
 	err  error
 }
 
@@ -52,7 +54,7 @@ func (p *Plan) Compile(in *python.Interp) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compiler{in: in, p: p, cell: layout.CellType != 0, regs: map[*Ref]int{}, out: &Program{Name: p.Name, Slots: p.Slots(), Dropped: map[string]string{}}}
+	c := &compiler{in: in, p: p, cell: layout.CellType != 0, regs: map[*Ref]int{}, uses: usesOf(p), out: &Program{Name: p.Name, Slots: p.Slots(), Dropped: map[string]string{}}}
 	root, err := c.function(p.root.fn)
 	if err != nil {
 		if errors.Is(err, python.ErrGone) {
@@ -131,6 +133,7 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 		c.emit(op)
 	}
 	for _, k := range r.kids {
+		c.release(k)
 		if k.op == capture.OpPutOff {
 			c.putOff(k)
 			continue
@@ -142,10 +145,10 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 		}
 		to, last := top+1, top+1
 		if k.pinned {
-			c.pins++
-			to, last = capture.MaxRegs-c.pins, top
+			c.pins = append(c.pins, k)
+			to, last = capture.MaxRegs-len(c.pins), top
 		}
-		if last >= capture.MaxRegs-c.pins {
+		if last >= capture.MaxRegs-len(c.pins) {
 			c.fail("%s: more than %d references in a row", k, capture.MaxRegs-1)
 			return
 		}
@@ -188,6 +191,40 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 		}
 		c.visit(k, to, last, next)
 		c.land(skip)
+	}
+}
+
+// uses has the numbers of parts in the order in which they are compiled.
+type uses struct {
+	of   map[*Ref]int
+	last map[*Ref]int // the last part for which one stays: with a condition about it, or below it
+}
+
+func usesOf(p *Plan) uses {
+	u := uses{map[*Ref]int{}, map[*Ref]int{}}
+	var walk func(r *Ref)
+	walk = func(r *Ref) {
+		for _, k := range r.kids {
+			u.of[k] = len(u.of)
+			conds := k.ends
+			if k.when != nil {
+				conds = append(slices.Clone(conds), *k.when)
+			}
+			for _, w := range conds {
+				u.last[w.of], u.last[w.other] = u.of[k], u.of[k]
+			}
+			walk(k)
+			u.last[k] = max(u.last[k], len(u.of)-1)
+		}
+	}
+	walk(p.root)
+	return u
+}
+
+// release gives back registers of parts that no condition is about from a part on.
+func (c *compiler) release(from *Ref) {
+	for n := len(c.pins); n > 0 && c.uses.last[c.pins[n-1]] < c.uses.of[from]; n-- {
+		c.pins = c.pins[:n-1]
 	}
 }
 

@@ -136,7 +136,7 @@ func (c *compiler) items(l leaf, op capture.Op, top int) {
 			if at == 0 {
 				src = capture.MaxRegs
 			}
-			if dst >= capture.MaxRegs-c.pins {
+			if dst >= capture.MaxRegs-len(c.pins) {
 				c.fail("%s: more than %d references in a row", c.p.slots[l.slot], capture.MaxRegs-1)
 				return
 			}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"reflect"
@@ -180,6 +181,42 @@ func TestCompileNested(t *testing.T) {
 	p.Local("out").When(list.Differs(self)).Attr("x").Value("x")
 	if _, err := p.Compile(in); err == nil || !strings.Contains(err.Error(), "not always read") {
 		t.Errorf("a condition about what is read by another one: %v", err)
+	}
+}
+
+// TestCompileRegisters: what a condition is about keeps its register as long as one is, and as
+// long as something hangs off it.
+func TestCompileRegisters(t *testing.T) {
+	in, _ := start(t)
+	p := step()
+	kept := p.Local("self")
+	for n := range 20 {
+		out := p.Local("out")
+		out.Attr("list").When(out.IsNot(Func("__main__", "Engine"))).Attr("x").Value(fmt.Sprint("x", n))
+	}
+	p.Local("out").When(kept.IsNot(Func("__main__", "Engine"))).Value("last")
+	prog, err := p.Compile(in)
+	if err != nil || len(prog.Dropped) > 0 {
+		t.Fatal(err, prog)
+	}
+	// Each round: the part, the condition, the list, an attribute of it and that sent.
+	const first = capture.MaxRegs - 1
+	regs := map[capture.OpCode][]uint8{}
+	for _, op := range prog.Plan.Ops[:prog.Plan.OpCount] {
+		switch op.Code {
+		case capture.OpLocal:
+			regs[op.Code] = append(regs[op.Code], op.Dst)
+		case capture.OpSkip:
+			regs[op.Code] = append(regs[op.Code], op.Src)
+		}
+	}
+	for n := range 20 {
+		if local, cond := regs[capture.OpLocal][n+1], regs[capture.OpSkip][n]; local != first-1 || cond != local {
+			t.Errorf("part %d is in register %d, its condition about %d", n, local, cond)
+		}
+	}
+	if got := regs[capture.OpSkip][20]; got != first || regs[capture.OpLocal][0] != first {
+		t.Errorf("the last condition is about register %d", got)
 	}
 }
 
