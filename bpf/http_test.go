@@ -82,6 +82,18 @@ func (p pair) exchange(t *testing.T, o *Objects) []event.Record {
 	}
 }
 
+// loaded has the programs loaded until the test ends.
+func loaded(t *testing.T) *Objects {
+	t.Helper()
+	needRoot(t)
+	o, err := Load(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { o.Close() })
+	return o
+}
+
 // check looks at the records of an exchange.
 func check(t *testing.T, what string, rs []event.Record, want int, flags uint8) {
 	t.Helper()
@@ -98,12 +110,7 @@ func check(t *testing.T, what string, rs []event.Record, want int, flags uint8) 
 // TestEndedWatch: what the programs know of a connection is of no use when the watch is over,
 // also where another process has the bit in common, and what a program noted that was under way.
 func TestEndedWatch(t *testing.T) {
-	needRoot(t)
-	o, err := Load(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.Close()
+	o := loaded(t)
 	c := connect(t, 1)[0]
 	pid := os.Getpid()
 	watch := func(pid int, role Role) {
@@ -154,12 +161,7 @@ func TestEndedWatch(t *testing.T) {
 
 // TestExitedWatch: the end of a process ends its watch.
 func TestExitedWatch(t *testing.T) {
-	needRoot(t)
-	o, err := Load(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.Close()
+	o := loaded(t)
 	var n uint64
 	if err := o.objs.WatchesExited.Get(&n); err != nil || n != 0 {
 		t.Fatalf("%d watches, %v", n, err)
@@ -186,12 +188,7 @@ func TestExitedWatch(t *testing.T) {
 
 // TestSharedNote: connections whose descriptors have one place for what is noted.
 func TestSharedNote(t *testing.T) {
-	needRoot(t)
-	o, err := Load(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.Close()
+	o := loaded(t)
 	ps := connect(t, 2)
 	far := ps[0].server + int(o.objs.FdNotes.MaxEntries())
 	var limit unix.Rlimit
@@ -231,15 +228,10 @@ func underWay(t *testing.T, o *Objects) (n [2]uint64) {
 // TestCallPlaces: calls of threads that share a place are traced, as is one after a call whose
 // end was missed, and a thread that ends in a call leaves its place.
 func TestCallPlaces(t *testing.T) {
-	needRoot(t)
 	if ns, err := pidNamespace(); ns != 0 || err != nil {
 		t.Skip("places are by global numbers of threads, which are not known here")
 	}
-	o, err := Load(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.Close()
+	o := loaded(t)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c := connect(t, 1)[0]
@@ -295,7 +287,7 @@ func TestCallPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := uint64(os.Getpid())<<32 | uint64(tid)
-	err = errors.Join(o.objs.Calls.Put(key, tracerCall{}), o.objs.CallsApart.Set(uint64(1)), o.objs.CallsOpen.Set(uint64(1)))
+	err := errors.Join(o.objs.Calls.Put(key, tracerCall{}), o.objs.CallsApart.Set(uint64(1)), o.objs.CallsOpen.Set(uint64(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
