@@ -3,7 +3,6 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sort"
 	"strings"
 
@@ -134,11 +133,7 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 	}
 	for _, k := range r.kids {
 		c.release(k)
-		if k.op == capture.OpPutOff {
-			c.putOff(k)
-			continue
-		}
-		skip, why := c.when(k)
+		skips, why := c.when(k)
 		if why != "" {
 			c.drop(k, why)
 			continue
@@ -159,7 +154,7 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 			i, err := c.function(k.fn)
 			if err != nil {
 				c.drop(k, err.Error())
-				c.land(skip)
+				c.land(skips...)
 				continue
 			}
 			op.A, op.B, next = uint32(i), uint32(k.depth), i
@@ -168,14 +163,14 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 			i := of.Local(k.name)
 			if i < 0 {
 				c.drop(k, fmt.Sprintf("%s has no local variable %s", of.Qualname, k.name))
-				c.land(skip)
+				c.land(skips...)
 				continue
 			}
 			op.A = uint32(i)
 			if of.Locals[i].Cell {
 				if !c.cell {
 					c.drop(k, fmt.Sprintf("%s of %s is in a cell, and the type of cells is not known", k.name, of.Qualname))
-					c.land(skip)
+					c.land(skips...)
 					continue
 				}
 				op.B = 1
@@ -185,12 +180,14 @@ func (c *compiler) visit(r *Ref, reg, top, fn int) {
 		case capture.OpIndex:
 			op.A = uint32(k.index)
 		}
-		c.emit(op)
+		if k.op != capture.OpPutOff { // which is a leaf
+			c.emit(op)
+		}
 		if k.pinned {
 			c.regs[k] = to
 		}
 		c.visit(k, to, last, next)
-		c.land(skip)
+		c.land(skips...)
 	}
 }
 
@@ -206,11 +203,7 @@ func usesOf(p *Plan) uses {
 	walk = func(r *Ref) {
 		for _, k := range r.kids {
 			u.of[k] = len(u.of)
-			conds := k.ends
-			if k.when != nil {
-				conds = append(slices.Clone(conds), *k.when)
-			}
-			for _, w := range conds {
+			for _, w := range k.when {
 				u.last[w.of], u.last[w.other] = u.of[k], u.of[k]
 			}
 			walk(k)
@@ -225,24 +218,6 @@ func usesOf(p *Plan) uses {
 func (c *compiler) release(from *Ref) {
 	for n := len(c.pins); n > 0 && c.uses.last[c.pins[n-1]] < c.uses.of[from]; n-- {
 		c.pins = c.pins[:n-1]
-	}
-}
-
-// putOff compiles PutOff.
-func (c *compiler) putOff(r *Ref) {
-	var skips []int
-	for i := range r.ends {
-		skip, why := c.unless(&r.ends[i])
-		if why != "" {
-			// As if one of the conditions did not hold. Those that were emitted skip nothing.
-			c.drop(r, why)
-			return
-		}
-		skips = append(skips, skip)
-	}
-	c.emit(capture.Op{Code: capture.OpPutOff, Slot: uint8(r.leaves[0].slot)})
-	for _, at := range skips {
-		c.land(at)
 	}
 }
 

@@ -194,39 +194,35 @@ func (r *Ref) Absent() Cond {
 // PutOff ends captures here where all of the conditions hold: they have slot, an int, and
 // what was added before. What is missing of them can be read later, by WhenDue.
 func (p *Plan) PutOff(slot string, conds ...Cond) {
-	r := p.root.add(&Ref{op: capture.OpPutOff, ends: conds})
+	r := p.root.add(&Ref{op: capture.OpPutOff})
 	r.leaf(leaf{op: capture.OpPutOff}, slot)
-	for i := range conds {
-		r.may(&conds[i])
+	for _, cond := range conds {
+		r.need(cond)
 	}
 }
 
 // WhenDue has a part, and what hangs off it, read only by the first capture that gets here
 // behind one that PutOff has ended.
-func (r *Ref) WhenDue() *Ref {
-	r.plan.check(r.when == nil, "%s has two conditions", r)
-	r.when = &Cond{how: capture.SkipDone}
-	return r
-}
+func (r *Ref) WhenDue() *Ref { return r.When(Cond{how: capture.SkipDone}) }
 
 // When has a part, and what hangs off it, read only if a condition holds, which is
 // about parts that were added before, and are read whenever this one may be. Captures have
 // none of its slots otherwise.
 func (r *Ref) When(cond Cond) *Ref {
-	r.may(&cond)
 	r.plan.check(r.when == nil, "%s has two conditions", r)
-	r.when = &cond
+	r.need(cond)
 	return r
 }
 
-// may checks that a part can have a condition.
-func (r *Ref) may(cond *Cond) {
+// need adds a condition to a part.
+func (r *Ref) need(cond Cond) {
 	for _, on := range []*Ref{cond.of, cond.other} {
 		for up := on; up != nil; up = up.parent {
 			r.plan.check(up.when == nil || r.below(up), "the condition of %s is about %s, which is not always read", r, on)
 			r.plan.check(up != r, "the condition of %s is about itself", r)
 		}
 	}
+	r.when = append(r.when, cond)
 }
 
 // below tells whether a part hangs off another one.
@@ -239,13 +235,17 @@ func (r *Ref) below(other *Ref) bool {
 	return false
 }
 
-// when emits the condition of a part and returns where it is, -1 if there is none.
-// why says why the part is to be left out.
-func (c *compiler) when(r *Ref) (at int, why string) {
-	if r.when == nil {
-		return -1, ""
+// when emits the conditions of a part and returns where they are. why says why the part is
+// to be left out; what was emitted then passes over nothing.
+func (c *compiler) when(r *Ref) (skips []int, why string) {
+	for i := range r.when {
+		at, why := c.unless(&r.when[i])
+		if why != "" {
+			return nil, why
+		}
+		skips = append(skips, at)
 	}
-	return c.unless(r.when)
+	return skips, ""
 }
 
 // unless emits an op that passes over others where a condition does not hold.
@@ -275,9 +275,11 @@ func (c *compiler) unless(w *Cond) (at int, why string) {
 	return c.emit(op), ""
 }
 
-// land has a condition that was emitted pass over the ops since then.
-func (c *compiler) land(at int) {
-	if at >= 0 {
-		c.out.Plan.Ops[at].A = c.out.Plan.OpCount - uint32(at) - 1
+// land has conditions that were emitted pass over the ops since then.
+func (c *compiler) land(skips ...int) {
+	for _, at := range skips {
+		if at >= 0 {
+			c.out.Plan.Ops[at].A = c.out.Plan.OpCount - uint32(at) - 1
+		}
 	}
 }

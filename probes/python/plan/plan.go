@@ -58,8 +58,7 @@ type Ref struct {
 	depth  int
 	leaves []leaf
 	kids   []*Ref
-	when   *Cond  // must hold for it to be read
-	ends   []Cond // of OpPutOff
+	when   []Cond // all must hold for it to be read
 	pinned bool   // a condition is about it
 }
 
