@@ -24,6 +24,9 @@ const (
 	noSuch CapabilityState = "none"
 )
 
+// had: there are values.
+func (s CapabilityState) had() bool { return s != Unavailable && s != noSuch }
+
 // CapabilityKind is the kind of a documented item.
 type CapabilityKind string
 
@@ -120,7 +123,7 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 		for j := range s.Attrs {
 			a := &s.Attrs[j]
 			ast, awhy := st, why
-			if st != Unavailable && st != noSuch {
+			if st.had() {
 				ast, awhy = rules.attribute(s, a, why)
 			}
 			add(Capability{ID: s.ID, Item: a.Name, Of: s.NamePattern, Kind: KindAttribute, State: ast, Reason: awhy})
@@ -131,7 +134,7 @@ func Capabilities(e *Engine, h host.Report, probes []ProbeState) []Capability {
 				continue
 			}
 			est, ewhy := st, why
-			if st != Unavailable && st != noSuch {
+			if st.had() {
 				est, ewhy = rules.event(s, ev)
 			}
 			add(Capability{ID: ev.ID, Item: ev.Name, Of: s.NamePattern, Kind: KindEvent, State: est, Reason: ewhy})

@@ -121,7 +121,7 @@ func atLevel(level int, why string) string {
 
 func (c *sglangRules) span(s *semconv.Span) (CapabilityState, string) {
 	st, why := c.spanOf(s)
-	if st == Unavailable || st == noSuch {
+	if !st.had() {
 		return st, why
 	}
 	return st, atLevel(s.MinLevel, why)
