@@ -159,13 +159,9 @@ func TestEndedWatch(t *testing.T) {
 	check(t, "of an earlier watch", c.exchange(t, o), 2, event.HTTPMidstream)
 }
 
-// TestExitedWatch: the end of a process ends its watch.
-func TestExitedWatch(t *testing.T) {
-	o := loaded(t)
-	var n uint64
-	if err := o.objs.WatchesExited.Get(&n); err != nil || n != 0 {
-		t.Fatalf("%d watches, %v", n, err)
-	}
+// process starts one that does nothing until it is ended.
+func process(t *testing.T) (pid int, end func()) {
+	t.Helper()
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -174,13 +170,27 @@ func TestExitedWatch(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.SetTarget(cmd.Process.Pid, RoleHTTP); err != nil {
+	return cmd.Process.Pid, func() {
+		t.Helper()
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestExitedWatch: the end of a process ends its watch.
+func TestExitedWatch(t *testing.T) {
+	o := loaded(t)
+	var n uint64
+	if err := o.objs.WatchesExited.Get(&n); err != nil || n != 0 {
+		t.Fatalf("%d watches, %v", n, err)
+	}
+	pid, end := process(t)
+	if err := o.SetTarget(pid, RoleHTTP); err != nil {
 		t.Fatal(err)
 	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	end()
 	if err := o.objs.WatchesExited.Get(&n); err != nil || n != 1 {
 		t.Errorf("%d watches ended with the process, want 1: %v", n, err)
 	}
@@ -303,24 +313,14 @@ func TestCallPlaces(t *testing.T) {
 		t.Errorf("%d calls are under way", n)
 	}
 
-	cmd := exec.Command("cat")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	set(cmd.Process.Pid, takenBy(cmd.Process.Pid))
+	pid, end := process(t)
+	set(pid, takenBy(pid))
 	if err := o.objs.CallsOpen.Set(uint64(1)); err != nil {
 		t.Fatal(err)
 	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	end()
 	var place tracerCallPlace
-	if err := o.objs.CallPlaces.Lookup(uint32(cmd.Process.Pid)%places, &place); err != nil || place.Taken != 0 {
+	if err := o.objs.CallPlaces.Lookup(uint32(pid)%places, &place); err != nil || place.Taken != 0 {
 		t.Errorf("taken by a thread that has ended: %x, %v", place.Taken, err)
 	}
 	if n := underWay(t, o); n[0] != 0 {

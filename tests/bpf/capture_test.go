@@ -323,10 +323,7 @@ func TestCaptures(t *testing.T) {
 		for _, p := range append(stepPlans(), outputPlan(), nestedPlan()) {
 			o := load(t, bpf.Options{RingBytes: 32 << 20})
 			prog := startPython(t, path, fmt.Sprint(steps), "1")
-			i := interpreter(t, o, prog.PID(), attach.PythonProbe{
-				Callable: plan.Func("time", "monotonic"),
-				Watches:  []attach.Watch{{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{p}}},
-			})
+			i := interpreter(t, o, prog.PID(), clockProbe(p))
 			c := collect(t, o)
 			lines := prog.do("run")
 			checkCaptures(t, i, c.end(), lines, 4*steps)
@@ -357,10 +354,7 @@ func TestPutOff(t *testing.T) {
 		p.Local("self").When(maybe.Absent()).Attr("seq").Value("absent")
 		o := load(t, bpf.Options{RingBytes: 32 << 20})
 		prog := startPython(t, path, fmt.Sprint(steps), "1")
-		i := interpreter(t, o, prog.PID(), attach.PythonProbe{
-			Callable: plan.Func("time", "monotonic"),
-			Watches:  []attach.Watch{{Caller: plan.Func("__main__", "clock"), Plans: []*plan.Plan{p}}},
-		})
+		i := interpreter(t, o, prog.PID(), clockProbe(p))
 		c := collect(t, o)
 		prog.do("run")
 		due, ended, read := false, 0, 0
